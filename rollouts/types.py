@@ -1,0 +1,101 @@
+"""The plain records of a rollout. Data only: no model, no table, no network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+
+class Message(TypedDict):
+    """One chat message as the OpenAI API writes it; content is always text here."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What answers: the base model (version 0, no adapter) or base plus one adapter version."""
+
+    adapter: str | None = None  # the name it is served under; never reused
+    version: int = 0
+    path: str | None = None  # absolute folder of the adapter's files
+
+    @property
+    def is_base(self) -> bool:
+        return self.adapter is None
+
+
+BASE = Policy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How a reply is sampled. The defaults sample from the model's own distribution at T = 0.7."""
+
+    temperature: float = 0.7
+    top_p: float = 1.0
+    top_k: int = 0  # 0 = off
+    max_tokens: int = 512
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def keeps_behaviour_logprobs(self) -> bool:
+        """Whether log-softmax(logits / T) is the distribution that was sampled from (DECISIONS 19)."""
+        return (
+            self.temperature > 0
+            and self.top_p >= 1.0
+            and self.top_k == 0
+            and self.presence_penalty == 0
+            and self.frequency_penalty == 0
+            and not self.logit_bias
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """A piece of a reply as it is sampled."""
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    prompt_ids: tuple[int, ...] | None = None  # in the first delta only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """One sampled reply with the ids and log-probs of the engine that sampled it."""
+
+    text: str
+    prompt_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] | None  # None when the engine gave none; never filled up
+    finish_reason: str  # "stop", "length"
+    policy: Policy
+    params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One rated turn as the trainer sees it. Everything but `messages` comes from sampling, verbatim."""
+
+    id: int
+    messages: Sequence[Message]  # the unhinted prompt, already defused (rollouts.rendering)
+    prompt_ids: Sequence[int]
+    response_ids: Sequence[int]
+    rollout_logprobs: Sequence[float] | None  # log-softmax(logits / T) of the sampled ids, or None
+    temperature: float
+    template_hash: str
+    reward: float | None  # +1, -1 or None (no vote)
+    hint: str | None  # what the user said about the reply, one or two sentences
+    correction: str | None  # what the user wanted instead
+    version_age: int = 0  # versions between the one that answered and the parent being trained
+
+    @property
+    def is_hinted(self) -> bool:
+        return bool(self.hint or self.correction)
