@@ -1,0 +1,1 @@
+"""Everything with a URL, a table or a queue. The only Django package."""

@@ -1,0 +1,101 @@
+"""Every CLAWWEB_* setting, its default and its meaning. The only reader of the environment.
+
+docs/operations.md has a heading for each field (a test compares them).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Config(BaseSettings):
+    """Fields are read from CLAWWEB_<NAME>; an empty value counts as not set."""
+
+    model_config = SettingsConfigDict(env_prefix="CLAWWEB_", env_ignore_empty=True, frozen=True)
+
+    # Where things live
+    var: Path = ROOT / "var"  # data folder: database, models, adapters, logs, sockets
+    database_url: str = ""  # postgres://… ; empty = SQLite under var
+    redis_url: str = ""  # redis://… or unix://… ; empty = the embedded Valkey's socket under var
+    secret_key: str = ""  # empty = var/secret_key, made on first use
+
+    # Web
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=1, le=65535)
+    web_workers: int = Field(1, ge=1)
+    allowed_hosts: str = ""  # comma-separated, besides loopback and `host`
+    trusted_proxy: bool = False  # believe X-Forwarded-Proto and -For
+    debug: bool = False
+    metrics_token: str = ""  # needed for /metrics from anywhere but loopback
+
+    # Model and serving
+    base_model: str = ""  # a local folder or hub id; empty = SmolLM2-135M-Instruct under var/models
+    vllm_url: str = ""  # empty = `make run` starts one
+    vllm_port: int = Field(8100, ge=1, le=65535)
+    vllm_key: str = ""  # empty = var/vllm_key, made on first use
+    vllm_cpu_bind: str = ""  # VLLM_CPU_OMP_THREADS_BIND of our server; empty = vLLM's own choice
+    context_tokens: int = Field(2048, ge=256)  # prompt plus reply
+    max_reply_tokens: int = Field(512, ge=1)  # when the caller names no limit
+    max_loras: int = Field(8, ge=1)  # different adapters in one batch
+    lora_rank: int = Field(8, ge=1)  # rank of every adapter; vLLM takes 1, 8, 16, 32, 64, …
+
+    # Learning
+    batch: int = Field(8, ge=1)  # counted samples that start a job by themselves
+    settle_seconds: float = Field(20.0, ge=0)  # how long a bare thumb down waits for its reason
+    train_tokens: int = Field(1024, ge=64)  # longest prompt plus reply that trains
+    train_seconds: float = Field(90.0, gt=0)  # training stops after this, between steps
+    train_threads: int = Field(1, ge=1)  # torch threads of the trainer on a CPU
+    lease_seconds: float = Field(60.0, gt=0)  # a job's lease; renewed six times in that time
+    sweep_seconds: float = Field(15.0, gt=0)  # how often rows are searched for forgotten work
+
+    # Judge (off without a URL; reserved for the gateway)
+    judge_url: str = ""
+    judge_model: str = ""
+    judge_votes: int = Field(3, ge=1)
+
+    @property
+    def model_folder(self) -> Path:
+        """Folder of the base model's weights, tokenizer and template."""
+        if not self.base_model:
+            return self.var / "models" / "SmolLM2-135M-Instruct"
+        local = Path(self.base_model)
+        return local if local.is_dir() else self.var / "models" / self.base_model.replace("/", "--")
+
+    @property
+    def redis(self) -> str:
+        return self.redis_url or f"unix://{self.var.resolve() / 'run' / 'valkey.sock'}"
+
+    @property
+    def vllm(self) -> str:
+        return (self.vllm_url or f"http://127.0.0.1:{self.vllm_port}").rstrip("/")
+
+    def secret(self, name: str, given: str) -> str:
+        """`given`, or the secret kept in var/`name`, made with 0600 on first use."""
+        if given:
+            return given
+        path = self.var / name
+        if not path.exists():
+            self.var.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=self.var, prefix=f".{name}-") as file:
+                file.write(secrets.token_urlsafe(48))  # the file is 0600 from birth
+                file.flush()
+                # A link either makes the whole file or loses to another process that did.
+                with contextlib.suppress(FileExistsError):
+                    os.link(file.name, path)
+        return path.read_text().strip()
+
+
+@lru_cache(maxsize=1)
+def config() -> Config:
+    """The settings of this process, read once."""
+    return Config()  # type: ignore[call-arg]  # all fields have defaults

@@ -1,0 +1,47 @@
+"""A request id on every request and every answer, so that an error can be found in the logs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from inspect import iscoroutinefunction
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.decorators import sync_and_async_middleware
+
+from clawweb.models.ids import uuid7
+
+_GIVEN = re.compile(r"[A-Za-z0-9._-]{8,64}")
+
+
+def _name(request: HttpRequest) -> str:
+    given = request.headers.get("X-Request-Id", "")
+    request.request_id = given if _GIVEN.fullmatch(given) else str(uuid7())  # type: ignore[attr-defined]
+    return request.request_id  # type: ignore[attr-defined, no-any-return]
+
+
+@sync_and_async_middleware
+def request_id(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
+    """Takes a well-formed X-Request-Id over or makes one."""
+    if iscoroutinefunction(get_response):
+
+        async def middleware(request: HttpRequest) -> HttpResponse:
+            name = _name(request)
+            response = await _awaited(get_response(request))
+            response["X-Request-Id"] = name
+            return response
+
+    else:
+
+        def middleware(request: HttpRequest) -> HttpResponse:  # type: ignore[misc]
+            name = _name(request)
+            response: HttpResponse = get_response(request)
+            response["X-Request-Id"] = name
+            return response
+
+    return middleware
+
+
+async def _awaited(response: Awaitable[HttpResponse]) -> HttpResponse:
+    return await response

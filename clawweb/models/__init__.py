@@ -1,0 +1,55 @@
+"""The tables. Shapes and constraints only; reads are in selectors/, writes in services/."""
+
+from clawweb.models.accounts import SCOPES, ApiKey, Consent, SignInLink, User
+from clawweb.models.chat import (
+    FINISHED,
+    ChatSession,
+    Feedback,
+    FeedbackReason,
+    Turn,
+    TurnState,
+)
+from clawweb.models.learning import (
+    ACTIVE_JOB,
+    OPEN_SAMPLE,
+    AdapterState,
+    AdapterVersion,
+    DropReason,
+    Event,
+    GateResult,
+    Heartbeat,
+    JobSample,
+    JobState,
+    SampleState,
+    StepMetric,
+    TrainingJob,
+    TrainingSample,
+)
+
+__all__ = [
+    "ACTIVE_JOB",
+    "FINISHED",
+    "OPEN_SAMPLE",
+    "SCOPES",
+    "AdapterState",
+    "AdapterVersion",
+    "ApiKey",
+    "ChatSession",
+    "Consent",
+    "DropReason",
+    "Event",
+    "Feedback",
+    "FeedbackReason",
+    "GateResult",
+    "Heartbeat",
+    "JobSample",
+    "JobState",
+    "SampleState",
+    "SignInLink",
+    "StepMetric",
+    "TrainingJob",
+    "TrainingSample",
+    "Turn",
+    "TurnState",
+    "User",
+]

@@ -1,0 +1,54 @@
+"""Who may do what: users with their consent, API keys, one-time sign-in links."""
+
+from __future__ import annotations
+
+from django.contrib.auth.models import AbstractUser
+from django.db import models
+
+
+class Consent(models.TextChoices):
+    """What may happen to a user's conversations."""
+
+    TRAIN = "train", "Keep my chats and train my agent on what I rate"
+    KEEP = "keep", "Keep my chats, do not train on them"
+    NOTHING = "nothing", "Keep nothing"
+
+
+class User(AbstractUser):
+    """A person. Admins are `is_superuser`."""
+
+    consent = models.CharField(max_length=8, choices=Consent, default=Consent.TRAIN)
+    reward_baseline = models.FloatField(default=0.0)  # running mean of this user's rewards
+    reward_scale = models.FloatField(default=1.0)  # running spread of them
+
+
+SCOPES = ("chat", "feedback", "train", "read", "export")
+
+
+class ApiKey(models.Model):
+    """A bearer key of one user. Only its hash is kept; `tail` lets people tell keys apart."""
+
+    user = models.ForeignKey(User, models.CASCADE, related_name="api_keys")
+    name = models.CharField(max_length=80)
+    hashed = models.CharField(max_length=64, unique=True)
+    tail = models.CharField(max_length=6)
+    scopes = models.JSONField(default=list)
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return f"{self.name} …{self.tail}"
+
+
+class SignInLink(models.Model):
+    """A link that signs in once; shown in the terminal, kept as a hash."""
+
+    user = models.ForeignKey(User, models.CASCADE, related_name="+")
+    hashed = models.CharField(max_length=64, unique=True)
+    expires_at = models.DateTimeField()
+    used_at = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return f"link for {self.user}"

@@ -1,0 +1,155 @@
+"""Conversations and what people said about them. Shapes and constraints; the writes are in services/."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+
+from clawweb.models import ids
+
+
+class ChatSession(models.Model):
+    """One conversation. `external_id` is the caller's own name for it, unique per user."""
+
+    public_id = models.CharField(max_length=48, unique=True, default=ids.session_id)
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.CASCADE, related_name="chat_sessions"
+    )
+    external_id = models.CharField(max_length=128, null=True, blank=True)  # noqa: DJ001  # NULLs are distinct in the unique constraint
+    api_key = models.ForeignKey("ApiKey", models.SET_NULL, null=True, blank=True, related_name="+")
+    title = models.CharField(max_length=200, blank=True)
+    locked = models.BooleanField(default=False)  # kept out of training
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+    closed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["user", "external_id"], name="external_id_unique_per_user"
+            )
+        ]
+        indexes = [models.Index(fields=["user", "-updated_at"])]
+
+    def __str__(self) -> str:
+        return self.title or self.public_id
+
+
+class TurnState(models.TextChoices):
+    """A reply's life; the diagram is in ARCHITECTURE.md."""
+
+    PENDING = "pending"
+    STREAMING = "streaming"
+    COMPLETE = "complete"
+    STOPPED = "stopped"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+
+FINISHED = (TurnState.COMPLETE, TurnState.STOPPED, TurnState.INTERRUPTED, TurnState.FAILED)
+
+
+class Turn(models.Model):
+    """One user message (or more new input messages) and one reply; siblings share a parent."""
+
+    public_id = models.CharField(max_length=48, unique=True, default=ids.turn_id)
+    session = models.ForeignKey(ChatSession, models.CASCADE, related_name="turns")
+    parent = models.ForeignKey(
+        "self", models.SET_NULL, null=True, blank=True, related_name="children"
+    )
+    # Turns before this one are no longer in the prompt; NULL = the whole conversation is.
+    context_start = models.ForeignKey("self", models.SET_NULL, null=True, blank=True, related_name="+")
+    source = models.CharField(max_length=4, default="ui")  # ui | api
+    turn_type = models.CharField(max_length=4, default="main")  # main | side
+    asked = models.CharField(max_length=64, default="agent")  # agent, base or agent@vN
+    client_id = models.CharField(max_length=64, null=True, blank=True)  # noqa: DJ001  # NULLs are distinct: a re-sent message makes no second turn
+    state = models.CharField(max_length=12, choices=TurnState, default=TurnState.PENDING)
+
+    input_messages = models.JSONField(default=list)  # new since the parent's reply
+    reply = models.TextField(blank=True)
+    history_hash = models.CharField(max_length=64, blank=True, db_index=True)
+
+    adapter = models.ForeignKey(
+        "AdapterVersion", models.SET_NULL, null=True, blank=True, related_name="turns"
+    )
+    adapter_name = models.CharField(max_length=120, blank=True)  # "" = base; outlives the row
+    version = models.PositiveIntegerField(default=0)
+    fallback = models.CharField(max_length=200, blank=True)  # why base answered instead
+
+    prompt_ids = models.JSONField(null=True)
+    response_ids = models.JSONField(null=True)
+    logprobs = models.JSONField(null=True)
+    sampling = models.JSONField(default=dict)
+    template_hash = models.CharField(max_length=64, blank=True)
+    finish_reason = models.CharField(max_length=16, blank=True)
+    error = models.TextField(blank=True)
+
+    stop_requested = models.BooleanField(default=False)
+    lease_token = models.CharField(max_length=36, blank=True)
+    lease_until = models.DateTimeField(null=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    started_at = models.DateTimeField(null=True)
+    first_token_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["session", "client_id"], name="client_id_unique")
+        ]
+        indexes = [
+            models.Index(fields=["state", "id"], condition=Q(state__in=["pending", "streaming"]),
+                         name="unfinished_turns")
+        ]
+
+    def __str__(self) -> str:
+        return self.public_id
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state in FINISHED
+
+
+class FeedbackReason(models.Model):
+    """A reason chip: what it says to the user, and the hint sentence that the teacher is given."""
+
+    slug = models.SlugField(unique=True)
+    label = models.CharField(max_length=60)
+    hint = models.TextField(help_text="The instruction the agent should have followed, as a sentence.")
+    axis = models.CharField(max_length=32, blank=True, help_text="Hints on one axis …")
+    pole = models.CharField(max_length=32, blank=True, help_text="… with other poles contradict.")
+    position = models.PositiveSmallIntegerField(default=0)
+    active = models.BooleanField(default=True)
+
+    class Meta:
+        ordering = ["position", "id"]
+
+    def __str__(self) -> str:
+        return self.label
+
+
+class Feedback(models.Model):
+    """What someone said about a reply. Append-only: the newest row (by id) of a turn counts."""
+
+    turn = models.ForeignKey(Turn, models.CASCADE, related_name="feedback")
+    author = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
+    value = models.SmallIntegerField(null=True)  # +1, -1; NULL = no vote or taken back
+    reasons = models.JSONField(default=list)  # slugs, with the hints they stood for at the time
+    comment = models.TextField(blank=True)
+    correction = models.TextField(blank=True)
+    is_final = models.BooleanField(default=False)  # nothing more is being written
+    source = models.CharField(max_length=4, default="ui")
+    adapter_name = models.CharField(max_length=120, blank=True)
+    content_hash = models.CharField(max_length=64)  # of the reply that was rated
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(value__isnull=True) | Q(value__in=[-1, 1]), name="vote_is_plus_or_minus_one"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.value} on {self.turn_id}"

@@ -1,0 +1,276 @@
+"""From samples to versions: the rows of learning. Each state change is a compare-and-swap in services/."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+
+from clawweb.models import ids
+from clawweb.models.chat import Feedback, Turn
+
+
+class SampleState(models.TextChoices):
+    """A sample's life; the diagram is in ARCHITECTURE.md."""
+
+    WAITING = "waiting"
+    READY = "ready"
+    CLAIMED = "claimed"
+    TRAINED = "trained"
+    DROPPED = "dropped"
+    SUPERSEDED = "superseded"
+    WITHDRAWN = "withdrawn"
+    ERASED = "erased"
+
+
+OPEN_SAMPLE = (SampleState.WAITING, SampleState.READY, SampleState.CLAIMED)
+
+
+class DropReason(models.TextChoices):
+    """Why a rating is not used, with the sentence that the user reads."""
+
+    NO_SIGNAL = "no_signal", "There was no vote in it to learn from."
+    SIDE_TURN = "side_turn", "It rates a background call."
+    BASE_REQUESTED = "base_requested", "The base model was asked for, not your agent."
+    FALLBACK = "fallback", "The base model had to answer in your agent's place."
+    NO_LOGPROBS = "no_logprobs", "The reply's probabilities were not recorded."
+    GREEDY = "greedy", "The reply was not sampled from the plain distribution and came without a hint."
+    TOO_LONG = "too_long", "The conversation is longer than training takes."
+    STALE = "stale", "A version more than three behind wrote it."
+    HINT_NO_EFFECT = "hint_no_effect", "The hint changes nothing about what the model would say."
+    TEMPLATE_CHANGED = "template_changed", "The model's chat template has changed since."
+    CONSENT = "consent", "You asked not to train on it."
+    REFUSED = "refused", "Two versions that learned from it did not pass the gate."
+
+
+class JobState(models.TextChoices):
+    """A job's life; the diagram is in ARCHITECTURE.md."""
+
+    QUEUED = "queued"
+    LOADING = "loading"
+    TRAINING = "training"
+    GATING = "gating"
+    DEPLOYING = "deploying"
+    DEPLOYED = "deployed"
+    REFUSED = "refused"
+    NO_SIGNAL = "no_signal"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+ACTIVE_JOB = (
+    JobState.QUEUED, JobState.LOADING, JobState.TRAINING, JobState.GATING, JobState.DEPLOYING,
+)
+
+
+class AdapterState(models.TextChoices):
+    CANDIDATE = "candidate"
+    REFUSED = "refused"
+    LIVE = "live"
+    STANDBY = "standby"
+    ERASED = "erased"
+
+
+class AdapterVersion(models.Model):
+    """An immutable LoRA folder and the row that says what became of it."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="adapters")
+    version = models.PositiveIntegerField()
+    name = models.CharField(max_length=120, unique=True)
+    state = models.CharField(max_length=12, choices=AdapterState, default=AdapterState.CANDIDATE)
+    parent = models.ForeignKey("self", models.SET_NULL, null=True, blank=True, related_name="+")
+    # What was live when this went live: where a rollback leads. NULL = the base model.
+    replaced = models.ForeignKey("self", models.SET_NULL, null=True, blank=True, related_name="+")
+    path = models.CharField(max_length=500)  # relative to var
+    sha256 = models.CharField(max_length=64)
+    size_bytes = models.PositiveBigIntegerField()
+    rank = models.PositiveIntegerField()
+    base_hash = models.CharField(max_length=64)
+    pinned = models.BooleanField(default=False)
+    created_at = models.DateTimeField(auto_now_add=True)
+    live_at = models.DateTimeField(null=True, blank=True)
+    rolled_back_at = models.DateTimeField(null=True, blank=True)
+    note = models.TextField(blank=True)  # why it was refused, or could not be loaded
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["user", "version"], name="version_unique_per_user"),
+            models.UniqueConstraint(
+                fields=["user"], condition=Q(state="live"), name="one_live_version_per_user"
+            ),
+        ]
+        ordering = ["-version"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class TrainingJob(models.Model):
+    """One attempt to make the user's next version. Its samples and its config are frozen on the row."""
+
+    public_id = models.CharField(max_length=48, unique=True, default=ids.job_id)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="jobs")
+    state = models.CharField(max_length=12, choices=JobState, default=JobState.QUEUED)
+    method = models.CharField(max_length=24, default="opd")
+    trigger = models.CharField(max_length=8, default="batch")  # batch | manual
+    reason = models.TextField(blank=True)  # why it ended as it did, in plain words
+    config = models.JSONField(default=dict)
+    parent = models.ForeignKey(
+        AdapterVersion, models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+    child = models.OneToOneField(
+        AdapterVersion, models.SET_NULL, null=True, blank=True, related_name="job"
+    )
+    step = models.PositiveIntegerField(default=0)
+    steps = models.PositiveIntegerField(default=0)
+    phase = models.CharField(max_length=80, blank=True)
+    attempt = models.PositiveIntegerField(default=0)
+    cancel_requested = models.BooleanField(default=False)
+    lease_token = models.CharField(max_length=36, blank=True)
+    lease_until = models.DateTimeField(null=True, blank=True)
+    timings = models.JSONField(default=dict)  # seconds per phase
+    created_at = models.DateTimeField(auto_now_add=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["user"],
+                condition=Q(state__in=["queued", "loading", "training", "gating", "deploying"]),
+                name="one_active_job_per_user",
+            )
+        ]
+        ordering = ["-id"]
+
+    def __str__(self) -> str:
+        return self.public_id
+
+    @property
+    def is_active(self) -> bool:
+        return self.state in ACTIVE_JOB
+
+
+class TrainingSample(models.Model):
+    """What a rated turn gives to training. At most one open sample per turn."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="samples")
+    turn = models.ForeignKey(Turn, models.CASCADE, related_name="samples")
+    feedback = models.ForeignKey(Feedback, models.CASCADE, related_name="+")
+    state = models.CharField(max_length=12, choices=SampleState, default=SampleState.WAITING)
+    drop_reason = models.CharField(max_length=20, choices=DropReason, blank=True)
+    reward = models.SmallIntegerField(null=True)
+    hint = models.TextField(blank=True)
+    correction = models.TextField(blank=True)
+    held_back = models.BooleanField(default=False)  # kept for the gate, not trained on
+    refusals = models.PositiveSmallIntegerField(default=0)
+    settles_at = models.DateTimeField(null=True)
+    job = models.ForeignKey(
+        TrainingJob, models.SET_NULL, null=True, blank=True, related_name="claimed_samples"
+    )
+    adapter = models.ForeignKey(
+        AdapterVersion, models.SET_NULL, null=True, blank=True, related_name="learned_samples"
+    )
+    replaced_by = models.ForeignKey("self", models.SET_NULL, null=True, blank=True, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["turn"],
+                condition=Q(state__in=["waiting", "ready"]),
+                name="one_unclaimed_sample_per_turn",
+            )
+        ]
+        indexes = [models.Index(fields=["user", "state", "held_back"])]
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"sample of {self.turn_id}: {self.state}"
+
+
+class JobSample(models.Model):
+    """A sample's part in a job: trained on anew, replayed, or its prompt answered again."""
+
+    job = models.ForeignKey(TrainingJob, models.CASCADE, related_name="job_samples")
+    sample = models.ForeignKey(TrainingSample, models.CASCADE, related_name="job_samples")
+    role = models.CharField(
+        max_length=8, choices=[("new", "new"), ("replay", "replay"), ("reanswer", "reanswer")]
+    )
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["job", "sample", "role"], name="one_role_once_per_job")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.role} in {self.job_id}"
+
+
+class StepMetric(models.Model):
+    """What one training step measured. Keys that were not measured are absent, never 0."""
+
+    job = models.ForeignKey(TrainingJob, models.CASCADE, related_name="metrics")
+    attempt = models.PositiveIntegerField()
+    step = models.PositiveIntegerField()
+    values = models.JSONField()
+    at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["job", "attempt", "step"], name="one_row_per_step")
+        ]
+        ordering = ["attempt", "step"]
+
+    def __str__(self) -> str:
+        return f"step {self.step} of {self.job_id}"
+
+
+class GateResult(models.Model):
+    """One measure of a version with its limit. `ok` NULL = not measured, and the text says why."""
+
+    adapter = models.ForeignKey(AdapterVersion, models.CASCADE, related_name="gate")
+    measure = models.CharField(max_length=40)
+    value = models.FloatField(null=True)
+    limit = models.FloatField(null=True)
+    ok = models.BooleanField(null=True)
+    text = models.TextField(blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["adapter", "measure"], name="one_row_per_measure")
+        ]
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"{self.measure} of {self.adapter_id}"
+
+
+class Event(models.Model):
+    """What happened, in order: a job's steps, a version's moves, an admin's acts. Append-only."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="events")
+    kind = models.CharField(max_length=40)
+    job = models.ForeignKey(TrainingJob, models.CASCADE, null=True, related_name="events")
+    adapter = models.ForeignKey(AdapterVersion, models.CASCADE, null=True, related_name="events")
+    text = models.TextField(blank=True)
+    at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.text}"
+
+
+class Heartbeat(models.Model):
+    """A process that says it is alive. Who has not for a minute is shown as gone."""
+
+    name = models.CharField(max_length=120, unique=True)
+    kind = models.CharField(max_length=24)  # generator, worker-light, worker-gpu, beat
+    doing = models.CharField(max_length=200, blank=True)
+    at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.name
