@@ -1,0 +1,21 @@
+"""How an engine is reached: one field per line, its meaning beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Where the served model is."""
+
+    kind: str = "vllm"  # vllm | scripted (unit tests)
+    url: str = "http://127.0.0.1:8100"  # of the server, without /v1
+    key: str = ""  # bearer key of the server
+    base_name: str = "base"  # the name under which the base model is served
+    connect_seconds: float = 2.0  # until the server must have taken the connection
+    silence_seconds: float = 120.0  # longest wait between two pieces of an answer
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"an engine's url starts with http:// or https://, not {self.url!r}")

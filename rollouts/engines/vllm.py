@@ -1,0 +1,247 @@
+"""Engine over vLLM's HTTP API. One client per event loop; nothing is cached between calls.
+
+What this file relies on (vLLM 0.32, measured): ids and log-probs come with every streamed chunk when
+`return_token_ids` and `logprobs` are asked for; `prompt_token_ids` comes in the first chunk; loading under
+a new name and a new folder never touches a request in flight. `load_inplace` is never used: it swaps weights
+under running requests and re-reads the folder at each step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from rollouts.config import EngineConfig
+from rollouts.engines.base import OnDelta
+from rollouts.errors import (
+    AdapterRejected,
+    BadReply,
+    EngineRefused,
+    EngineUnavailable,
+    PromptTooLong,
+    UnknownAdapter,
+)
+from rollouts.types import Delta, Message, Policy, Rollout, SamplingParams
+
+
+class VllmEngine:
+    """A vLLM server started with --enable-lora and --logprobs-mode processed_logprobs."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._config = config
+        self._headers = {"Authorization": f"Bearer {config.key}"} if config.key else {}
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator[httpx.AsyncClient]:
+        """A client of this event loop. Transport errors become EngineUnavailable."""
+        timeout = httpx.Timeout(self._config.silence_seconds, connect=self._config.connect_seconds)
+        try:
+            async with httpx.AsyncClient(
+                base_url=self._config.url, headers=self._headers, timeout=timeout, trust_env=False
+            ) as client:
+                yield client
+        except httpx.TransportError as exc:
+            raise EngineUnavailable(f"{self._config.url}: {exc or type(exc).__name__}") from exc
+
+    def _served_name(self, policy: Policy) -> str:
+        return policy.adapter or self._config.base_name
+
+    async def generate(
+        self,
+        messages: Sequence[Message],
+        *,
+        policy: Policy,
+        params: SamplingParams,
+        on_delta: OnDelta | None = None,
+    ) -> Rollout:
+        body = _chat_body(self._served_name(policy), messages, params)
+        gathered = _Gathered()
+        async with (
+            self._client() as client,
+            client.stream("POST", "/v1/chat/completions", json=body) as response,
+        ):
+            if response.status_code != 200:
+                await response.aread()
+                raise _refusal(response, policy)
+            async for line in response.aiter_lines():
+                delta = gathered.take(line)
+                if delta is not None and on_delta is not None:
+                    await on_delta(delta)
+        return gathered.rollout(policy, params)
+
+    async def score(
+        self, prompt_ids: Sequence[int], response_ids: Sequence[int], *, policy: Policy
+    ) -> list[float]:
+        body = {
+            "model": self._served_name(policy),
+            "prompt": [*prompt_ids, *response_ids],
+            "max_tokens": 1,
+            "temperature": 1.0,
+            "prompt_logprobs": 0,
+        }
+        answer = await self._post("/v1/completions", body, policy)
+        positions = answer["choices"][0]["prompt_logprobs"][len(prompt_ids) :]
+        try:
+            return [
+                float(position[str(token)]["logprob"])
+                for position, token in zip(positions, response_ids, strict=True)
+            ]
+        except (KeyError, TypeError, ValueError) as exc:
+            raise BadReply("a scored token has no log-prob") from exc
+
+    async def load(self, policy: Policy) -> None:
+        if policy.adapter is None or policy.path is None:
+            raise ValueError("only an adapter with a folder can be loaded")
+        known = (await self.loaded()).get(policy.adapter)
+        if known == policy.path:
+            return
+        if known is not None:
+            await self.unload(policy)
+            raise AdapterRejected(f"{policy.adapter} was served from another folder; unloaded")
+        body = {"lora_name": policy.adapter, "lora_path": policy.path}
+        async with self._client() as client:
+            response = await client.post("/v1/load_lora_adapter", json=body)
+        if response.status_code != 200:
+            raise AdapterRejected(_reason(response))
+        if (await self.loaded()).get(policy.adapter) != policy.path:
+            raise AdapterRejected(f"{policy.adapter} is not served from its own folder")
+
+    async def unload(self, policy: Policy) -> None:
+        async with self._client() as client:
+            response = await client.post(
+                "/v1/unload_lora_adapter", json={"lora_name": policy.adapter}
+            )
+        if response.status_code not in (200, 404):
+            raise EngineRefused(_reason(response))
+
+    async def loaded(self) -> dict[str, str]:
+        async with self._client() as client:
+            response = await client.get("/v1/models")
+        if response.status_code != 200:
+            raise EngineRefused(_reason(response))
+        return {
+            model["id"]: model["root"]
+            for model in response.json()["data"]
+            if model["id"] != self._config.base_name
+        }
+
+    async def health(self) -> bool:
+        try:
+            async with self._client() as client:
+                return (await client.get("/health", timeout=5)).status_code == 200
+        except EngineUnavailable:
+            return False
+
+    async def _post(self, path: str, body: dict[str, Any], policy: Policy) -> dict[str, Any]:
+        async with self._client() as client:
+            response = await client.post(path, json=body)
+        if response.status_code != 200:
+            raise _refusal(response, policy)
+        answer: dict[str, Any] = response.json()
+        return answer
+
+
+class _Gathered:
+    """The pieces of a streamed reply, in order."""
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.prompt_ids: tuple[int, ...] = ()
+        self.finish_reason = ""
+
+    def take(self, line: str) -> Delta | None:
+        """One line of the event stream; None when it adds nothing to the reply."""
+        if not line.startswith("data: ") or line == "data: [DONE]":
+            return None
+        chunk = json.loads(line[6:])
+        if "error" in chunk:
+            raise EngineRefused(str(chunk["error"].get("message", chunk["error"])))
+        prompt_ids = chunk.get("prompt_token_ids")
+        if prompt_ids:
+            self.prompt_ids = tuple(prompt_ids)
+        if not chunk.get("choices"):
+            return None
+        choice = chunk["choices"][0]
+        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        text = choice["delta"].get("content") or ""
+        ids = tuple(choice.get("token_ids") or ())
+        content = (choice.get("logprobs") or {}).get("content") or ()
+        logprobs = tuple(float(entry["logprob"]) for entry in content)
+        self.text.append(text)
+        self.ids.extend(ids)
+        self.logprobs.extend(logprobs)
+        if not (text or ids or prompt_ids):
+            return None
+        return Delta(
+            text=text, token_ids=ids, logprobs=logprobs, prompt_ids=tuple(prompt_ids or ()) or None
+        )
+
+    def rollout(self, policy: Policy, params: SamplingParams) -> Rollout:
+        if not self.finish_reason:
+            raise EngineUnavailable("the stream ended before the reply did")
+        if not self.prompt_ids:
+            raise BadReply("the engine gave no prompt ids")
+        whole = len(self.logprobs) == len(self.ids) and bool(self.ids)
+        return Rollout(
+            text="".join(self.text),
+            prompt_ids=self.prompt_ids,
+            response_ids=tuple(self.ids),
+            logprobs=tuple(self.logprobs) if whole else None,
+            finish_reason=self.finish_reason,
+            policy=policy,
+            params=params,
+        )
+
+
+def _chat_body(model: str, messages: Sequence[Message], params: SamplingParams) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": list(messages),
+        "stream": True,
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "max_tokens": params.max_tokens,
+        "logprobs": True,
+        "top_logprobs": 0,
+        "return_token_ids": True,
+    }
+    if params.top_k:
+        body["top_k"] = params.top_k
+    if params.seed is not None:
+        body["seed"] = params.seed
+    if params.stop:
+        body["stop"] = list(params.stop)
+    if params.presence_penalty:
+        body["presence_penalty"] = params.presence_penalty
+    if params.frequency_penalty:
+        body["frequency_penalty"] = params.frequency_penalty
+    if params.logit_bias:
+        body["logit_bias"] = dict(params.logit_bias)
+    return body
+
+
+def _reason(response: httpx.Response) -> str:
+    try:
+        body = response.json()
+        error = body.get("error", body)
+        return str(error.get("message", error))
+    except ValueError:
+        return response.text[:500] or f"status {response.status_code}"
+
+
+def _refusal(response: httpx.Response, policy: Policy) -> Exception:
+    """The error that a refusing answer stands for."""
+    reason = _reason(response)
+    if response.status_code >= 500:
+        return EngineUnavailable(reason)
+    if response.status_code == 404 and policy.adapter is not None:
+        return UnknownAdapter(reason)
+    if "context length" in reason or "maximum model length" in reason or "max_model_len" in reason:
+        return PromptTooLong(reason)
+    return EngineRefused(reason)
