@@ -1,0 +1,37 @@
+# clawweb. `make help` lists the targets; each does its own set-up and may be repeated.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+LOCK ?=
+BIN := .venv/bin
+
+.PHONY: help
+help:  ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: install
+install:  ## .venv from the lock (LOCK=cpu or LOCK=cuda overrules the search for a GPU)
+	@$(PYTHON) requirements/install.py $(LOCK)
+
+# exec: a signal to make's child must reach the process that owns the servers.
+.PHONY: run
+run: install  ## Start everything; Ctrl-C stops it
+	@exec $(BIN)/python manage.py up
+
+.PHONY: check
+check: install  ## Lint, types, import contracts, missing migrations
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict rollouts training
+	$(BIN)/lint-imports
+	$(BIN)/python manage.py makemigrations --check --dry-run
+
+.PHONY: test
+test: install  ## Everything that must hold: checks, units, the real servers, the browser
+	@$(BIN)/python tests/prepare.py
+	@$(MAKE) --no-print-directory check
+	$(BIN)/python -m pytest $(TESTS)
+
+.PHONY: lock
+lock: install  ## Resolve requirements/*.in anew into the two locks
+	$(BIN)/python requirements/lock.py
