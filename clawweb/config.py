@@ -44,6 +44,7 @@ class Config(BaseSettings):
     vllm_port: int = Field(8100, ge=1, le=65535)
     vllm_key: str = ""  # empty = var/vllm_key, made on first use
     vllm_cpu_bind: str = ""  # VLLM_CPU_OMP_THREADS_BIND of our server; empty = vLLM's own choice
+    vllm_dtype: str = ""  # empty = float32 on a CPU, bfloat16 on a GPU
     context_tokens: int = Field(2048, ge=256)  # prompt plus reply
     max_reply_tokens: int = Field(512, ge=1)  # when the caller names no limit
     max_loras: int = Field(8, ge=1)  # different adapters in one batch
@@ -70,6 +71,19 @@ class Config(BaseSettings):
             return self.var / "models" / "SmolLM2-135M-Instruct"
         local = Path(self.base_model)
         return local if local.is_dir() else self.var / "models" / self.base_model.replace("/", "--")
+
+    @property
+    def has_gpu(self) -> bool:
+        return Path("/dev/nvidiactl").exists()
+
+    @property
+    def serving_dtype(self) -> str:
+        return self.vllm_dtype or ("bfloat16" if self.has_gpu else "float32")
+
+    @property
+    def probe_tolerance(self) -> float:
+        """Largest mean |difference| (nats per token) of trainer and server on a probe (DECISIONS 13)."""
+        return 1e-3 if self.serving_dtype == "float32" else 0.06
 
     @property
     def redis(self) -> str:

@@ -37,7 +37,7 @@ class SamplingParams:
     temperature: float = 0.7
     top_p: float = 1.0
     top_k: int = 0  # 0 = off
-    max_tokens: int = 512
+    max_tokens: int | None = 512  # None = whatever the context has left
     seed: int | None = None
     stop: tuple[str, ...] = ()
     presence_penalty: float = 0.0

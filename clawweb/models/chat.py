@@ -66,6 +66,7 @@ class Turn(models.Model):
     client_id = models.CharField(max_length=64, null=True, blank=True)  # noqa: DJ001  # NULLs are distinct: a re-sent message makes no second turn
     state = models.CharField(max_length=12, choices=TurnState, default=TurnState.PENDING)
 
+    recorded = models.BooleanField(default=True)  # False: the texts are in Valkey for an hour only
     input_messages = models.JSONField(default=list)  # new since the parent's reply
     reply = models.TextField(blank=True)
     history_hash = models.CharField(max_length=64, blank=True, db_index=True)

@@ -128,6 +128,7 @@ class TrainingJob(models.Model):
     cancel_requested = models.BooleanField(default=False)
     lease_token = models.CharField(max_length=36, blank=True)
     lease_until = models.DateTimeField(null=True, blank=True)
+    seen_sample = models.BigIntegerField(null=True, blank=True)  # newest sample when it ended
     timings = models.JSONField(default=dict)  # seconds per phase
     created_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True, blank=True)

@@ -206,11 +206,12 @@ def _chat_body(model: str, messages: Sequence[Message], params: SamplingParams) 
         "stream": True,
         "temperature": params.temperature,
         "top_p": params.top_p,
-        "max_tokens": params.max_tokens,
         "logprobs": True,
         "top_logprobs": 0,
         "return_token_ids": True,
     }
+    if params.max_tokens is not None:
+        body["max_tokens"] = params.max_tokens
     if params.top_k:
         body["top_k"] = params.top_k
     if params.seed is not None:

@@ -1,0 +1,197 @@
+"""Reads of conversations. Every query starts from the user whose data it reads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django.db.models import Count, Q, QuerySet
+
+from clawweb import valkey
+from clawweb.markdown import render
+from clawweb.models import FINISHED, ChatSession, Feedback, FeedbackReason, Turn, TurnState, User
+from clawweb.selectors.learning import receipt
+from rollouts.types import Message
+
+
+def sessions_of(user: User) -> QuerySet[ChatSession]:
+    """The user's sessions, newest first, with `turns_main` and `turns_side`."""
+    return (
+        ChatSession.objects.filter(user=user)
+        .annotate(
+            turns_main=Count("turns", filter=Q(turns__turn_type="main")),
+            turns_side=Count("turns", filter=Q(turns__turn_type="side")),
+        )
+        .order_by("-updated_at", "-id")
+    )
+
+
+def session_of(user: User, name: str) -> ChatSession:
+    """One session by its own id or by the caller's name for it; DoesNotExist otherwise."""
+    return sessions_of(user).get(Q(public_id=name) | Q(external_id=name))
+
+
+def turn_of(user: User, public_id: str) -> Turn:
+    """One of the user's turns; DoesNotExist for anybody else's."""
+    return Turn.objects.select_related("session", "session__user", "parent", "adapter").get(
+        session__user=user, public_id=public_id
+    )
+
+
+def turns_of(session: ChatSession) -> QuerySet[Turn]:
+    return (
+        session.turns.select_related("parent", "session", "session__user", "adapter")
+        .prefetch_related("feedback", "samples", "samples__job", "samples__adapter")
+        .order_by("id")
+    )
+
+
+def path_to(turn: Turn) -> list[Turn]:
+    """The turns from the first one to this one, along the branch that it lies on."""
+    turns = {row.pk: row for row in turn.session.turns.filter(pk__lte=turn.pk)}
+    path, at = [], turns.get(turn.pk, turn)
+    while at is not None:
+        path.append(at)
+        at = turns.get(at.parent_id) if at.parent_id else None
+    return path[::-1]
+
+
+def input_of(turn: Turn) -> list[Message]:
+    """The turn's new messages, wherever they are kept."""
+    if turn.recorded:
+        return list(turn.input_messages)
+    return list(valkey.kept_text(turn.public_id).get("input", []))
+
+
+def reply_of(turn: Turn) -> str:
+    if turn.recorded or not turn.is_finished:
+        return turn.reply
+    return str(valkey.kept_text(turn.public_id).get("reply", ""))
+
+
+def messages_for(turn: Turn) -> list[Message]:
+    """What the model is asked for this turn: the branch so far, from where its memory begins."""
+    path = path_to(turn)
+    messages: list[Message] = []
+    if turn.context_start_id is not None:
+        messages += [m for m in input_of(path[0]) if m["role"] == "system"]
+        path = [row for row in path if row.pk >= turn.context_start_id]
+    for earlier in path[:-1]:
+        messages += input_of(earlier)
+        messages.append(Message(role="assistant", content=reply_of(earlier)))
+    return messages + input_of(turn)
+
+
+def history_hash(messages: Sequence[Message]) -> str:
+    """Names a message list by its content; equal lists of one caller continue one conversation."""
+    plain = [[m["role"], m["content"].strip()] for m in messages]
+    return hashlib.sha256(json.dumps(plain, ensure_ascii=False).encode()).hexdigest()
+
+
+def turn_that_ends_with(
+    user: User, messages: Sequence[Message], *, session: ChatSession | None, api_key_id: int | None
+) -> tuple[Turn | None, int]:
+    """The turn after which the longest prefix of `messages` stood, and that prefix's length.
+
+    Within one session when it is given, else among the sessions that this key opened.
+    """
+    turns = Turn.objects.filter(session__user=user)
+    turns = turns.filter(session=session) if session else turns.filter(session__api_key=api_key_id)
+    ends = [i for i, m in enumerate(messages) if m["role"] == "assistant"]
+    hashes = {history_hash(messages[: end + 1]): end + 1 for end in ends}
+    if not hashes:
+        return None, 0
+    found = turns.filter(history_hash__in=list(hashes), session__closed_at=None).order_by("-id")
+    best = max(found, key=lambda turn: (hashes[turn.history_hash], turn.pk), default=None)
+    return (best, hashes[best.history_hash]) if best else (None, 0)
+
+
+def latest_feedback(turn: Turn) -> Feedback | None:
+    """The row that counts: the newest by id."""
+    return max(turn.feedback.all(), key=lambda row: row.pk, default=None)
+
+
+def active_reasons() -> QuerySet[FeedbackReason]:
+    return FeedbackReason.objects.filter(active=True)
+
+
+def feedback_json(row: Feedback | None) -> dict[str, Any] | None:
+    if row is None:
+        return None
+    return {
+        "value": row.value,
+        "reasons": [reason["slug"] for reason in row.reasons],
+        "comment": row.comment,
+        "correction": row.correction,
+    }
+
+
+def turn_json(turn: Turn, siblings: Iterable[str] | None = None) -> dict[str, Any]:
+    """A turn as browsers and the API see it."""
+    messages = input_of(turn)
+    reply = reply_of(turn)
+    if siblings is None:
+        siblings = (
+            turn.session.turns.filter(parent_id=turn.parent_id, turn_type=turn.turn_type)
+            .order_by("id")
+            .values_list("public_id", flat=True)
+        )
+    return {
+        "id": turn.public_id,
+        "session": turn.session.public_id,
+        "parent": turn.parent.public_id if turn.parent else None,
+        "state": turn.state,
+        "turn_type": turn.turn_type,
+        "source": turn.source,
+        "model": turn.asked,
+        "text": next((m["content"] for m in reversed(messages) if m["role"] == "user"), ""),
+        "input": messages,
+        "reply": reply,
+        "html": render(reply) if turn.state in FINISHED else None,
+        "recorded": turn.recorded,
+        "adapter": turn.adapter_name or None,
+        "version": turn.version,
+        "fallback": turn.fallback,
+        "finish_reason": turn.finish_reason,
+        "error": turn.error,
+        "siblings": list(siblings),
+        "feedback": feedback_json(latest_feedback(turn)),
+        "receipt": receipt(turn),
+        "tokens": len(turn.response_ids) if turn.response_ids is not None else None,
+        "created_at": turn.created_at,
+        "started_at": turn.started_at,
+        "first_token_at": turn.first_token_at,
+        "finished_at": turn.finished_at,
+    }
+
+
+def turns_json(session: ChatSession) -> list[dict[str, Any]]:
+    """All turns of a session, with siblings found in one pass."""
+    turns = list(turns_of(session))
+    families: dict[tuple[int | None, str], list[str]] = {}
+    for turn in turns:
+        families.setdefault((turn.parent_id, turn.turn_type), []).append(turn.public_id)
+    return [turn_json(turn, families[turn.parent_id, turn.turn_type]) for turn in turns]
+
+
+def session_json(session: ChatSession) -> dict[str, Any]:
+    """A session with its counts; made from `sessions_of` or counted here."""
+    main = getattr(session, "turns_main", None)
+    if main is None:
+        session = sessions_of(session.user).get(pk=session.pk)
+    return {
+        "id": session.public_id,
+        "external_id": session.external_id,
+        "title": session.title,
+        "turns_main": session.turns_main,  # type: ignore[attr-defined]  # annotated
+        "turns_side": session.turns_side,  # type: ignore[attr-defined]  # annotated
+        "locked": session.locked,
+        "created_at": session.created_at,
+        "updated_at": session.updated_at,
+    }
+
+
+def unfinished_turns() -> QuerySet[Turn]:
+    return Turn.objects.filter(state__in=[TurnState.PENDING, TurnState.STREAMING])

@@ -1,0 +1,260 @@
+"""Reads of what is learned: receipts, jobs, versions, the state of the parts."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from asgiref.sync import async_to_sync
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from clawweb.config import config
+from clawweb.engine import get_engine
+from clawweb.models import (
+    ACTIVE_JOB,
+    AdapterState,
+    AdapterVersion,
+    DropReason,
+    Heartbeat,
+    JobState,
+    SampleState,
+    StepMetric,
+    TrainingJob,
+    TrainingSample,
+    Turn,
+    User,
+)
+from rollouts.errors import RolloutError
+from rollouts.types import BASE, Policy
+
+_PUBLIC_STATE = {
+    SampleState.WAITING: "saved",
+    SampleState.READY: "counted",
+    SampleState.CLAIMED: "in_training",
+    SampleState.TRAINED: "learned",
+    SampleState.DROPPED: "not_used",
+    SampleState.SUPERSEDED: "superseded",
+    SampleState.WITHDRAWN: "withdrawn",
+    SampleState.ERASED: "erased",
+}
+GONE_AFTER = timedelta(seconds=60)
+
+
+def live_adapter(user: User) -> AdapterVersion | None:
+    return AdapterVersion.objects.filter(user=user, state=AdapterState.LIVE).first()
+
+
+def policy_of(adapter: AdapterVersion | None) -> Policy:
+    """What the engine and the trainer call this version; the base model for None."""
+    if adapter is None:
+        return BASE
+    return Policy(
+        adapter=adapter.name,
+        version=adapter.version,
+        path=str((config().var / adapter.path).resolve()),
+    )
+
+
+def ready_samples(user: User) -> QuerySet[TrainingSample]:
+    """Settled, eligible, unclaimed and not held back: what the next job may claim, oldest first."""
+    return TrainingSample.objects.filter(
+        user=user, state=SampleState.READY, held_back=False
+    ).order_by("id")
+
+
+def newest_sample(turn: Turn) -> TrainingSample | None:
+    return max(turn.samples.all(), key=lambda sample: sample.pk, default=None)
+
+
+def receipt(turn: Turn) -> dict[str, Any] | None:
+    """What became of the turn's rating; None when it was never rated."""
+    sample = newest_sample(turn)
+    if sample is None:
+        return None
+    state = _PUBLIC_STATE[SampleState(sample.state)]
+    if state == "counted" and sample.held_back:
+        state = "held_back"
+    count = None
+    if state in ("saved", "counted"):
+        count = {"have": ready_samples(turn.session.user).count(), "need": config().batch}
+    job = sample.job if state in ("in_training", "learned") else None
+    body = {
+        "state": state,
+        "count": count,
+        "drop_reason": sample.drop_reason or None,
+        "job": job.public_id if job else None,
+        "adapter": sample.adapter.name if sample.adapter else None,
+    }
+    return {**body, "text": _receipt_text(sample, state, count)}
+
+
+def _receipt_text(sample: TrainingSample, state: str, count: dict[str, int] | None) -> str:
+    """The receipt as a person reads it."""
+    if state == "counted" and count:
+        return f"counted ({count['have']} of {count['need']})"
+    if state == "in_training" and sample.job:
+        return f"in training (job {job_number(sample.job)})"
+    if sample.state == SampleState.TRAINED and sample.adapter:
+        undone = " (rolled back)" if sample.adapter.rolled_back_at else ""
+        newer = " (a newer rating replaces it)" if sample.replaced_by_id else ""
+        return f"learned in v{sample.adapter.version}{undone}{newer}"
+    if state == "not_used":
+        return f"not used: {DropReason(sample.drop_reason).label}"
+    return {
+        "saved": "saved",
+        "held_back": "kept aside to test the next version",
+        "superseded": "replaced by a newer rating",
+        "withdrawn": "taken back",
+        "erased": "erased",
+    }.get(state, state)
+
+
+def agent_status(user: User) -> dict[str, Any]:
+    """The header's chip: which version answers and how far the next training is."""
+    live = live_adapter(user)
+    job = TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).first()
+    return {
+        "version": live.version if live else 0,
+        "adapter": live.name if live else None,
+        "have": ready_samples(user).count(),
+        "need": config().batch,
+        "job": job_json(job) if job else None,
+    }
+
+
+def jobs_of(user: User) -> QuerySet[TrainingJob]:
+    return TrainingJob.objects.filter(user=user).select_related("parent", "child", "user")
+
+
+def visible_jobs(user: User) -> QuerySet[TrainingJob]:
+    """Everyone's for admins (without texts), one's own for others."""
+    if user.is_superuser:
+        return TrainingJob.objects.select_related("parent", "child", "user")
+    return jobs_of(user)
+
+
+def job_number(job: TrainingJob) -> int:
+    """Counts the user's jobs from 1, for people."""
+    return TrainingJob.objects.filter(user=job.user_id, pk__lte=job.pk).count()
+
+
+def job_json(job: TrainingJob) -> dict[str, Any]:
+    return {
+        "id": job.public_id,
+        "number": job_number(job),
+        "state": job.state,
+        "method": job.method,
+        "trigger": job.trigger,
+        "reason": job.reason,
+        "step": job.step,
+        "steps": job.steps,
+        "phase": job.phase,
+        "attempt": job.attempt,
+        "config": job.config,
+        "samples": job.job_samples.filter(role="new").count(),
+        "parent": job.parent.name if job.parent else None,
+        "child": job.child.name if job.child else None,
+        "timings": job.timings,
+        "waits_for": _waits_for(job),
+        "created_at": job.created_at,
+        "started_at": job.started_at,
+        "finished_at": job.finished_at,
+    }
+
+
+def _waits_for(job: TrainingJob) -> str:
+    """What a job that does not move is waiting for, in words; empty when it is not waiting."""
+    if job.state == JobState.QUEUED:
+        busy = TrainingJob.objects.filter(
+            state__in=[JobState.LOADING, JobState.TRAINING, JobState.GATING]
+        ).exclude(pk=job.pk)
+        if busy.exists():
+            return "the training worker, which is busy with another job"
+        if not workers("worker-gpu"):
+            return "a training worker to start"
+        return "the training worker to take it"
+    if job.is_active and job.lease_until and job.lease_until < timezone.now():
+        return "its worker, which has not been heard of; the job will be taken up again"
+    return ""
+
+
+def metric_points(job: TrainingJob, after: int = -1) -> list[dict[str, Any]]:
+    """Points after step `after` of the newest attempt (and all earlier attempts' when from the start)."""
+    rows: QuerySet[StepMetric] = job.metrics.all()
+    if after >= 0:
+        rows = rows.filter(attempt=job.attempt, step__gt=after)
+    return [
+        {"step": row.step, "attempt": row.attempt, **row.values, "at": row.at} for row in rows
+    ]
+
+
+def adapters_of(user: User) -> QuerySet[AdapterVersion]:
+    return (
+        AdapterVersion.objects.filter(user=user)
+        .select_related("parent", "replaced", "job")
+        .prefetch_related("gate")
+    )
+
+
+def adapter_json(adapter: AdapterVersion) -> dict[str, Any]:
+    job = getattr(adapter, "job", None)
+    return {
+        "id": adapter.name,
+        "name": adapter.name,
+        "version": adapter.version,
+        "state": adapter.state,
+        "note": adapter.note,
+        "parent": adapter.parent.name if adapter.parent else None,
+        "job": job.public_id if job else None,
+        "samples": adapter.learned_samples.count(),
+        "gate": [
+            {
+                "measure": row.measure,
+                "value": row.value,
+                "limit": row.limit,
+                "ok": row.ok,
+                "text": row.text,
+            }
+            for row in adapter.gate.all()
+        ],
+        "size_bytes": adapter.size_bytes,
+        "rank": adapter.rank,
+        "created_at": adapter.created_at,
+        "live_at": adapter.live_at,
+        "rolled_back_at": adapter.rolled_back_at,
+    }
+
+
+def workers(kind: str) -> QuerySet[Heartbeat]:
+    """Processes of a kind that were heard of within the last minute."""
+    return Heartbeat.objects.filter(kind=kind, at__gt=timezone.now() - GONE_AFTER)
+
+
+def system_status() -> dict[str, Any]:
+    """Engine and processes as they are now; for the console and /readyz."""
+    engine = get_engine()
+    healthy = async_to_sync(engine.health)()
+    loaded: dict[str, str] | None = None
+    if healthy:
+        try:
+            loaded = async_to_sync(engine.loaded)()
+        except RolloutError:
+            healthy = False
+    now = timezone.now()
+    return {
+        "engine": {"ok": healthy, "adapters": sorted(loaded) if loaded is not None else None},
+        "workers": [
+            {
+                "name": row.name,
+                "kind": row.kind,
+                "doing": row.doing,
+                "age_seconds": (now - row.at).total_seconds(),
+                "alive": now - row.at < GONE_AFTER,
+            }
+            for row in Heartbeat.objects.order_by("kind", "name")
+        ],
+        "judge": "off: there is no judge; ratings alone drive learning"
+        if not config().judge_url
+        else config().judge_url,
+    }

@@ -1,0 +1,79 @@
+"""Valkey: the token log of running replies and wake-up calls. Never the truth, always with a TTL.
+
+`gen:{turn}` is a stream of {offset, text}: `offset` counts the reply's characters before `text`, so a reader
+that knows how much it has shown can join anywhere, and a lost or repeated entry is seen.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import redis
+import redis.asyncio
+
+from clawweb.config import config
+
+TTL_SECONDS = 3600
+MAX_ENTRIES = 5000
+WAKE = "gen:wake"  # a list that idle generators wait on
+STOP = "gen:stop"  # a channel of turn ids
+
+ValkeyError = redis.RedisError
+
+
+def gen_key(public_id: str) -> str:
+    return f"gen:{public_id}"
+
+
+def connect() -> redis.Redis:
+    """A client for sync code; refuses to hang when the server is gone."""
+    return redis.Redis.from_url(
+        config().redis, socket_timeout=2, socket_connect_timeout=2, decode_responses=True
+    )
+
+
+def connect_async(*, read_seconds: float = 5.0) -> redis.asyncio.Redis:
+    return redis.asyncio.Redis.from_url(
+        config().redis,
+        socket_timeout=read_seconds,
+        socket_connect_timeout=2,
+        decode_responses=True,
+    )
+
+
+def wake_generator() -> None:
+    """Hurry an idle generator up. Without Valkey it finds the row by itself within a second."""
+    try:
+        with connect() as client:
+            client.lpush(WAKE, "1")
+            client.ltrim(WAKE, 0, 63)
+            client.expire(WAKE, 60)
+    except ValkeyError:
+        return
+
+
+def call_stop(public_id: str) -> None:
+    """Tell generators at once. Without Valkey they read the row's flag within a second."""
+    try:
+        with connect() as client:
+            client.publish(STOP, public_id)
+    except ValkeyError:
+        return
+
+
+def keep_text(public_id: str, content: dict[str, Any]) -> None:
+    """The texts of a turn that is not recorded; raises ValkeyError when they cannot be kept."""
+    with connect() as client:
+        client.set(f"text:{public_id}", json.dumps(content), ex=TTL_SECONDS)
+
+
+def kept_text(public_id: str) -> dict[str, Any]:
+    """What `keep_text` kept; empty once the hour is over or while Valkey is down."""
+    try:
+        with connect() as client:
+            found = client.get(f"text:{public_id}")
+    except ValkeyError:
+        return {}
+    content: dict[str, Any] = json.loads(found) if found else {}
+    return content
