@@ -14,7 +14,21 @@ from markdown_it.utils import EnvType, OptionsDict
 
 # No <img>: a picture from elsewhere would tell its server who reads the reply, and when.
 TAGS = {
-    *("p", "br", "hr", "strong", "em", "s", "blockquote", "pre", "code", "a", "ul", "ol", "li"),
+    *(
+        "p",
+        "br",
+        "hr",
+        "strong",
+        "em",
+        "s",
+        "blockquote",
+        "pre",
+        "code",
+        "a",
+        "ul",
+        "ol",
+        "li",
+    ),
     *("h4", "h5", "h6", "table", "thead", "tbody", "tr", "th", "td"),
 }
 ATTRIBUTES = {"a": {"href", "title"}, "ol": {"start"}}

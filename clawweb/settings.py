@@ -109,10 +109,15 @@ LOCALE_PATHS = [BASE_DIR / "clawweb" / "locale"]
 STATIC_URL = "/static/"
 STATIC_ROOT = VAR / "static"
 STATICFILES_DIRS = [BASE_DIR / "static"]
+STATICFILES_FINDERS = [
+    "django.contrib.staticfiles.finders.FileSystemFinder",
+    "django.contrib.staticfiles.finders.AppDirectoriesFinder",
+    "clawweb.static_files.PlotlyFinder",
+]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {
-        "BACKEND": "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"
+        "BACKEND": "clawweb.static_files.HashedStorage"
         if (STATIC_ROOT / "staticfiles.json").exists()
         else "django.contrib.staticfiles.storage.StaticFilesStorage"
     },
