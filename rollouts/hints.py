@@ -1,0 +1,32 @@
+"""Where a hint goes in a prompt: the one place. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rollouts.types import Message
+
+HINT_MARKER = "[user's hint / instruction]"  # OpenClaw-RL's own marker line
+CORRECTION_MARKER = "[what the user wanted instead]"
+
+
+def hinted_messages(
+    messages: Sequence[Message], *, hint: str | None, correction: str | None
+) -> list[Message]:
+    """`messages` with the hint and the correction as blocks at the end of the last user message.
+
+    Only the teacher ever sees them. Blank texts add nothing; the given messages stay as they are.
+    Texts must be defused already (rollouts.rendering). Raises ValueError without a user message.
+    """
+    blocks = [
+        f"{marker}\n{text.strip()}"
+        for marker, text in ((HINT_MARKER, hint), (CORRECTION_MARKER, correction))
+        if text and text.strip()
+    ]
+    last = max((i for i, m in enumerate(messages) if m["role"] == "user"), default=None)
+    if last is None:
+        raise ValueError("there is no user message to hang a hint on")
+    content = "\n\n".join([messages[last]["content"], *blocks])
+    hinted = [Message(role=m["role"], content=m["content"]) for m in messages]
+    hinted[last] = Message(role="user", content=content)
+    return hinted

@@ -1,0 +1,301 @@
+"""LoRA adapters: put one on the base, take it off, save a version whole or not at all, refuse bad files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from training.base import Base
+from training.config import TrainConfig
+from training.errors import AdapterInvalid
+
+WEIGHTS = "adapter_model.safetensors"
+SETTINGS = "adapter_config.json"
+_PREFIX = "base_model.model."
+
+# What the server refuses, or would quietly get wrong, unless the setting has this value.
+_PLAIN_SETTINGS: dict[str, tuple[object, ...]] = {
+    "peft_type": ("LORA",),
+    "bias": ("none",),
+    "use_dora": (False, None),
+    "use_rslora": (False, None),
+    "use_qalora": (False, None),
+    "use_bdlora": (False, None),
+    "lora_bias": (False, None),
+    "fan_in_fan_out": (False, None),
+    "modules_to_save": (None, []),
+    "target_parameters": (None, []),
+    "layers_to_transform": (None, []),
+    "layer_replication": (None, []),
+    "rank_pattern": (None, {}),
+    "alpha_pattern": (None, {}),
+    "exclude_modules": (None, []),
+    "alora_invocation_tokens": (None, []),
+    "trainable_token_indices": (None, []),
+    "init_lora_weights": (True, None),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedAdapter:
+    """A version on disk. `sha256` is of the weights' file, `bytes` of the whole folder."""
+
+    path: Path
+    sha256: str
+    bytes: int
+
+
+def attach(base: Base, config: TrainConfig, parent: Path | None) -> PeftModel:
+    """The base wearing a trainable adapter: `parent`'s weights, else a fresh one that changes nothing.
+
+    All linear layers of the blocks, no dropout; rank and alpha are the parent's when there is one.
+    The base's modules are wrapped in place: `detach` must follow before the next `attach`.
+    Raises AdapterInvalid when the parent does not fit the base.
+    """
+    rank, alpha = config.rank, config.alpha
+    if parent is not None:
+        settings = check_folder(parent, base=base, max_rank=max(512, config.rank))
+        rank, alpha = settings["r"], settings["lora_alpha"]
+    torch.manual_seed(config.seed)  # of the fresh A matrices
+    lora = LoraConfig(
+        r=rank,
+        lora_alpha=alpha,
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+        target_modules=sorted({name.rsplit(".", 1)[-1] for name in _linear_shapes(base.model)}),
+    )
+    model = get_peft_model(base.model, lora)
+    model.eval()
+    if parent is not None:
+        _copy_into(model, load_file(parent / WEIGHTS))
+    return model
+
+
+def detach(base: Base, model: PeftModel) -> None:
+    """Take the adapter off. The base is bit for bit what it was, and nothing of it is trainable."""
+    bare: Any = model.unload()
+    if bare is not base.model:
+        raise AdapterInvalid("the adapter sits on another base model")
+    if hasattr(bare, "peft_config"):
+        del bare.peft_config
+    bare.requires_grad_(False)
+
+
+def save_version(model: PeftModel, folder: Path) -> SavedAdapter:
+    """Write `folder` so that it appears whole or not at all; raises FileExistsError if it is there.
+
+    bf16 halves what the server reads. The model's own adapter is rounded with it, so that what is
+    measured afterwards (gate, probe) is what was saved.
+    """
+    if folder.exists():
+        raise FileExistsError(f"{folder.name} exists; a version is never overwritten")
+    round_to_saved(model)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = folder.with_name(f".{folder.name}.unfinished-{os.getpid()}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(mode=0o700)
+    try:
+        tensors = {
+            name: tensor.detach().to("cpu", torch.bfloat16).contiguous()
+            for name, tensor in adapter_tensors(model).items()
+        }
+        save_file(tensors, unfinished / WEIGHTS, metadata={"format": "pt"})
+        (unfinished / SETTINGS).write_text(_settings_text(model), encoding="utf-8")
+        for name in (WEIGHTS, SETTINGS):
+            _fsync(unfinished / name)
+        _fsync(unfinished)
+        os.rename(unfinished, folder)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    _fsync(folder.parent)
+    size = sum((folder / name).stat().st_size for name in (WEIGHTS, SETTINGS))
+    return SavedAdapter(path=folder, sha256=file_sha256(folder / WEIGHTS), bytes=size)
+
+
+def file_sha256(path: Path) -> str:
+    """The sha256 of a file's bytes, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_folder(folder: Path, *, base: Base, max_rank: int) -> dict[str, Any]:
+    """The adapter's settings when it may be served on `base`; AdapterInvalid with the reason if not.
+
+    Guards what the server does not: it takes wrong shapes without a word (wrong replies), and one
+    NaN adapter poisons other people's requests through its cache.
+    """
+    settings = _checked_settings(folder, max_rank)
+    try:
+        tensors = load_file(folder / WEIGHTS)
+    except FileNotFoundError as exc:
+        raise AdapterInvalid(f"{WEIGHTS} is missing") from exc
+    except (SafetensorError, OSError) as exc:
+        raise AdapterInvalid(f"{WEIGHTS} cannot be read: {exc}") from exc
+    expected = _expected_shapes(base, settings)
+    if missing := sorted(expected.keys() - tensors.keys()):
+        raise AdapterInvalid(f"tensor {missing[0]} is missing ({len(missing)} in all)")
+    if unknown := sorted(tensors.keys() - expected.keys()):
+        raise AdapterInvalid(f"tensor {unknown[0]} belongs to no layer of the base model")
+    for name, tensor in tensors.items():
+        if tuple(tensor.shape) != expected[name]:
+            raise AdapterInvalid(f"{name} has shape {tuple(tensor.shape)}, not {expected[name]}")
+        if not tensor.is_floating_point():
+            raise AdapterInvalid(f"{name} holds {tensor.dtype}, not floating-point numbers")
+        if not bool(torch.isfinite(tensor).all()):
+            raise AdapterInvalid(f"{name} holds a number that is not finite")
+    return settings
+
+
+def adapter_tensors(model: PeftModel) -> dict[str, Tensor]:
+    """The adapter's parameters under the names they have on disk; the tensors themselves, no copies."""
+    return {
+        name.replace(".default.weight", ".weight"): parameter
+        for name, parameter in model.named_parameters()
+        if ".lora_A." in name or ".lora_B." in name
+    }
+
+
+@torch.no_grad()
+def round_to_saved(model: PeftModel) -> None:
+    """Round the adapter to what a saved version holds (bf16), in place. Idempotent."""
+    for tensor in adapter_tensors(model).values():
+        tensor.copy_(tensor.to(torch.bfloat16).to(tensor.dtype))
+
+
+@contextmanager
+def wearing(model: PeftModel, version: Path | None) -> Iterator[None]:
+    """Inside, `model` answers as `version` (None: as the base). Its own adapter is back afterwards."""
+    if version is None:
+        with model.disable_adapter():
+            yield
+        return
+    own = {name: tensor.detach().clone() for name, tensor in adapter_tensors(model).items()}
+    _copy_into(model, load_file(version / WEIGHTS))
+    try:
+        yield
+    finally:
+        _copy_into(model, own)
+
+
+@contextmanager
+def merged(model: PeftModel) -> Iterator[None]:
+    """Inside, W + (alpha/r) B A stands in for W: three times faster to sample from on a CPU.
+
+    The base's own tensors are set aside and put back, not recomputed, so no rounding leaks into
+    them. Costs a second copy of the linear layers. Does nothing where W is not fp32.
+    """
+    layers: list[Any] = [m for m in model.modules() if isinstance(m, LoraLayer)]
+    if any(layer.get_base_layer().weight.dtype != torch.float32 for layer in layers):
+        yield
+        return
+    if any(layer.disable_adapters for layer in layers):
+        yield
+        return
+    aside = [layer.get_base_layer().weight.data for layer in layers]
+    try:
+        with torch.no_grad():
+            for layer, weight in zip(layers, aside, strict=True):
+                layer.get_base_layer().weight.data = weight + layer.get_delta_weight("default")
+        with model.disable_adapter():
+            yield
+    finally:
+        for layer, weight in zip(layers, aside, strict=True):
+            layer.get_base_layer().weight.data = weight
+
+
+def _checked_settings(folder: Path, max_rank: int) -> dict[str, Any]:
+    try:
+        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    except FileNotFoundError as exc:
+        raise AdapterInvalid(f"{SETTINGS} is missing") from exc
+    except (ValueError, OSError) as exc:
+        raise AdapterInvalid(f"{SETTINGS} cannot be read: {exc}") from exc
+    if not isinstance(settings, dict):
+        raise AdapterInvalid(f"{SETTINGS} is not an object")
+    for name, allowed in _PLAIN_SETTINGS.items():
+        if settings.get(name) not in allowed:
+            raise AdapterInvalid(f"{name}={settings.get(name)!r} cannot be served")
+    rank, alpha = settings.get("r"), settings.get("lora_alpha")
+    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
+        raise AdapterInvalid(f"rank {rank!r} is no rank")
+    if rank > max_rank:
+        raise AdapterInvalid(f"rank {rank} is greater than the server's {max_rank}")
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or alpha <= 0:
+        raise AdapterInvalid(f"lora_alpha {alpha!r} is no scale")
+    targets = settings.get("target_modules")
+    if not isinstance(targets, list) or not all(isinstance(name, str) for name in targets):
+        raise AdapterInvalid("target_modules must be a list of names")
+    return settings
+
+
+def _expected_shapes(base: Base, settings: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, (out_features, in_features) in _linear_shapes(base.model).items():
+        if name.rsplit(".", 1)[-1] in settings["target_modules"]:
+            shapes[f"{_PREFIX}{name}.lora_A.weight"] = (settings["r"], in_features)
+            shapes[f"{_PREFIX}{name}.lora_B.weight"] = (out_features, settings["r"])
+    if not shapes:
+        raise AdapterInvalid("target_modules names no layer of the base model")
+    return shapes
+
+
+def _linear_shapes(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """Linear layers of the blocks, (out, in) by name; the output layer is never adapted.
+
+    (The server leaves an adapted output layer out of prompt log-probs.) Wrapped layers count
+    under the name of what they wrap.
+    """
+    head: Any = model.get_output_embeddings()  # type: ignore[operator]
+    shapes = {}
+    for name, module in model.named_modules():
+        if ".lora_" in name or name.endswith(".base_layer"):
+            continue  # the parts of a wrapped layer
+        inner: Any = module.get_base_layer() if isinstance(module, LoraLayer) else module
+        if isinstance(inner, nn.Linear) and inner is not head:
+            shapes[name] = (inner.out_features, inner.in_features)
+    return shapes
+
+
+@torch.no_grad()
+def _copy_into(model: PeftModel, tensors: dict[str, Tensor]) -> None:
+    own = adapter_tensors(model)
+    if own.keys() != tensors.keys():
+        raise AdapterInvalid("the version adapts other layers than this model")
+    for name, tensor in tensors.items():
+        if own[name].shape != tensor.shape:
+            raise AdapterInvalid(f"{name} has shape {tuple(tensor.shape)}")
+        own[name].copy_(tensor)
+
+
+def _settings_text(model: PeftModel) -> str:
+    settings = model.peft_config["default"].to_dict()
+    settings["inference_mode"] = True
+    settings["base_model_name_or_path"] = Path(
+        str(settings.get("base_model_name_or_path") or "base")
+    ).name
+    settings["target_modules"] = sorted(settings["target_modules"])
+    return json.dumps(settings, indent=2, sort_keys=True, default=str) + "\n"
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,90 @@
+"""Items, how they are cut into micro-batches, and how they become padded tensors. Knows no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One reply to learn from: by distillation (a teacher's prompt) or by reward (an advantage).
+
+    `teacher_prompt_ids` is the hinted prompt, or the plain one again for a reply without a hint:
+    the frozen base is then the anchor instead of the teacher.
+    """
+
+    sample_id: int
+    prompt_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
+    teacher_prompt_ids: tuple[int, ...]
+    is_hinted: bool
+    rollout_logprobs: tuple[float, ...] | None = None
+    temperature: float = 1.0
+    advantage: float | None = None  # None: this reply is not trained by reward
+    reward: float | None = None  # the vote itself, for the charts
+
+    @property
+    def length(self) -> int:
+        """Tokens of its longest sequence, the teacher's included."""
+        prompt = max(len(self.prompt_ids), len(self.teacher_prompt_ids))
+        return prompt + len(self.response_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaddedBatch:
+    """Sequences of prompt + response, padded on the right with False in `attention_mask_BT`.
+
+    `predicts_BT` marks the positions whose output predicts a response token: the one before the
+    response up to the one before its last token. Read row by row they line up with `targets_N`.
+    """
+
+    input_ids_BT: Tensor
+    attention_mask_BT: Tensor
+    predicts_BT: Tensor
+    targets_N: Tensor
+
+
+def pad_batch(
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]], *, pad_id: int, device: str
+) -> PaddedBatch:
+    """Pad (prompt ids, response ids) pairs. Prompts and responses must not be empty."""
+    width = max(len(prompt) + len(response) for prompt, response in pairs)
+    input_ids_BT = torch.full((len(pairs), width), pad_id, dtype=torch.long)
+    attention_mask_BT = torch.zeros((len(pairs), width), dtype=torch.bool)
+    predicts_BT = torch.zeros((len(pairs), width), dtype=torch.bool)
+    for row, (prompt, response) in enumerate(pairs):
+        end = len(prompt) + len(response)
+        input_ids_BT[row, :end] = torch.tensor([*prompt, *response], dtype=torch.long)
+        attention_mask_BT[row, :end] = True
+        predicts_BT[row, len(prompt) - 1 : end - 1] = True
+    targets = [token for _, response in pairs for token in response]
+    return PaddedBatch(
+        input_ids_BT=input_ids_BT.to(device),
+        attention_mask_BT=attention_mask_BT.to(device),
+        predicts_BT=predicts_BT.to(device),
+        targets_N=torch.tensor(targets, dtype=torch.long, device=device),
+    )
+
+
+def micro_batches(items: Sequence[Item], *, max_tokens: int) -> list[list[Item]]:
+    """Cut into groups whose padded size (rows x longest) is at most `max_tokens`.
+
+    Items of like length share a group, so that little is padding. One item that is longer than
+    `max_tokens` by itself is a group of its own.
+    """
+    groups: list[list[Item]] = []
+    for item in sorted(items, key=lambda item: item.length):
+        if groups and (len(groups[-1]) + 1) * item.length <= max_tokens:
+            groups[-1].append(item)
+        else:
+            groups.append([item])
+    return groups
+
+
+def in_steps(items: Sequence[Item], *, batch_size: int) -> list[list[Item]]:
+    """Optimizer steps of at most `batch_size` items, in the order given."""
+    return [list(items[i : i + batch_size]) for i in range(0, len(items), batch_size)]

@@ -1,0 +1,124 @@
+"""TrainConfig: every hyper-parameter of a job with its meaning and its source. No torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+
+METHODS = ("opd",)
+VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what --max-lora-rank accepts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """One job's settings, frozen with the job. Raises ValueError when a field makes no sense."""
+
+    method: str = "opd"  # on-policy distillation under hints; reward where there is no hint
+    seed: int = 0  # of re-answers and of gate replies
+
+    # The adapter
+    rank: int = 8  # LoRA r; at 8 the CPU server's prefill is twice as fast as at 16 (vLLM bench)
+    alpha: int = 16  # LoRA alpha; scale alpha / r = 2 as OpenClaw-RL's 16 / 32
+
+    # The optimizer
+    lr: float = 3e-4  # AdamW, constant; docs/LOG.md, Recipe tuning
+    beta1: float = 0.9  # Adam (arXiv 1412.6980)
+    beta2: float = 0.98  # shorter memory than 0.999: a job has a handful of steps; OpenClaw-RL
+    weight_decay: float = 0.0  # the anchor is a KL, not a norm
+    grad_clip: float = 1.0  # global norm; OpenClaw-RL, slime's default
+
+    # The job
+    batch_size: int = 8  # replies per optimizer step; DESIGN 7
+    max_steps: int = 4  # of a job of one batch: one on rated replies, the rest on re-answers
+    train_seconds: float = 90.0  # no further step is begun that would end later
+    kl_stop: float = 0.01  # nats per token under the hints: learned, so stop
+    micro_batch_tokens: int = 512  # padded tokens held at once; bounds memory
+    max_tokens: int = 1024  # prompt plus reply; longer samples are dropped as too_long
+    max_version_age: int = 3  # older samples are dropped as stale; ART, TRL drop at 4
+
+    # Distillation
+    forward_share: float = 0.0  # weight of KL(teacher || policy) beside KL(policy || teacher)
+    hint_effect_min: float = 0.002  # nats per token a hint must move the base, else hint_no_effect
+    reanswer_tokens: int = 96  # longest re-answer; DESIGN 7
+    reanswer_temperature: float = 0.7  # as the replies themselves are sampled; DESIGN 7
+
+    # Reward without a hint
+    reward_weight: float = 1.0  # of the clipped surrogate beside the distillation
+    anchor_weight: float = 0.2  # of KL(policy || base) on replies that train by reward
+    clip_low: float = 0.2  # PPO epsilon (arXiv 1707.06347, eq. 7)
+    clip_high: float = 0.28  # upper epsilon (DAPO, arXiv 2503.14476, eq. 10)
+    importance_cap: float = 2.0  # truncated importance weight; slime, SDPO
+    baseline_rate: float = 0.1  # of the per-user running mean and variance
+    sigma_floor: float = 0.5  # never divide by less: equal votes must not explode
+    positive_cap: float = 1.0  # largest advantage
+    negative_cap: float = 0.5  # largest push away; raw -1 wrecks fluency (DESIGN 7)
+
+    # The gate (DECISIONS 16)
+    gate_tokens: int = 64  # longest gate reply
+    gate_temperature: float = 0.7  # of gate replies, as served
+    gate_drift_margin: float = 0.05  # nats per token above the hinted base's own drift
+    gate_preference_margin: float = 0.05  # nats per token liked replies may lose to disliked
+    gate_cut_margin: float = 0.1  # more replies that never end than the parent's
+    gate_empty_max: float = 0.02  # share of empty replies
+    gate_length_min: float = 3.0  # tokens of the median reply
+    gate_repeat_margin: float = 0.15  # more repeated 4-grams than the parent's
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ValueError(f"method must be one of {', '.join(METHODS)}, not {self.method!r}")
+        if self.rank not in VLLM_RANKS:
+            raise ValueError(f"rank must be one of {VLLM_RANKS}: the server knows no other")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, str) and not math.isfinite(value):
+                raise ValueError(f"{field.name} must be a finite number")
+        for name in _POSITIVE:
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be above 0")
+        for name in _NOT_NEGATIVE:
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be below 0")
+        for name in _SHARES:
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must lie between 0 and 1")
+
+    def to_json(self) -> str:
+        """The fields as one JSON object, keys sorted."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> TrainConfig:
+        """The inverse of to_json. Unknown fields and wrong types raise ValueError."""
+        fields = json.loads(text)
+        if not isinstance(fields, dict):
+            raise ValueError("a TrainConfig is a JSON object")  # noqa: TRY004 - bad text, not a bad call
+        types = {field.name: str(field.type) for field in dataclasses.fields(cls)}
+        for name, value in fields.items():
+            if name not in types:
+                raise ValueError(f"TrainConfig has no field {name!r}")
+            if not _fits(value, types[name]):
+                raise ValueError(f"{name} must be {types[name]}, not {value!r}")
+        return cls(**fields)
+
+
+def _fits(value: object, kind: str) -> bool:
+    if isinstance(value, bool):
+        return False
+    if kind == "float":
+        return isinstance(value, (int, float))
+    return isinstance(value, {"int": int, "str": str}[kind])
+
+
+_POSITIVE = (
+    "alpha", "lr", "batch_size", "max_steps", "train_seconds", "micro_batch_tokens", "max_tokens",
+    "grad_clip", "reanswer_tokens", "reanswer_temperature", "importance_cap", "sigma_floor",
+    "positive_cap", "negative_cap", "gate_tokens", "gate_temperature",
+)  # fmt: skip
+_NOT_NEGATIVE = (
+    "seed", "weight_decay", "kl_stop", "max_version_age", "hint_effect_min", "reward_weight",
+    "anchor_weight", "clip_high", "gate_drift_margin", "gate_preference_margin",
+    "gate_cut_margin", "gate_length_min", "gate_repeat_margin",
+)  # fmt: skip
+_SHARES = ("beta1", "beta2", "forward_share", "clip_low", "baseline_rate", "gate_empty_max")

@@ -1,0 +1,89 @@
+"""Runs the model where losses and gates need it: hidden states of response tokens, then logits in chunks.
+
+The output layer is applied afterwards, to response positions only and a few at a time: its logits
+(tokens x vocabulary) would otherwise be most of a job's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from peft import PeftModel
+from torch import Tensor
+
+from training.base import Base
+from training.batching import pad_batch
+from training.logprobs import reverse_kl, token_logprobs
+
+CHUNK = 128  # response positions whose logits exist at once: 25 MB each at 49,152 words in fp32
+
+Pair = tuple[Sequence[int], Sequence[int]]  # prompt ids, response ids
+
+
+def response_hidden(base: Base, model: PeftModel | Any, pairs: Sequence[Pair]) -> Tensor:
+    """Last hidden states at the positions that predict the response tokens, (N, H), row by row."""
+    batch = pad_batch(pairs, pad_id=base.pad_id, device=base.device)
+    causal: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    with base.autocast():
+        hidden_BTH = causal.get_decoder()(
+            input_ids=batch.input_ids_BT,
+            attention_mask=batch.attention_mask_BT.long(),
+            use_cache=False,
+        ).last_hidden_state
+    hidden_NH: Tensor = hidden_BTH[batch.predicts_BT]
+    return hidden_NH
+
+
+def logits(base: Base, hidden_NH: Tensor) -> Tensor:
+    """The output layer on hidden states: (N, V), fp32."""
+    with base.autocast():
+        result: Tensor = base.model.get_output_embeddings()(hidden_NH)
+    return result.float()
+
+
+def backward_in_chunks(hidden_NH: Tensor, loss_of: Callable[[Tensor, slice], Tensor]) -> float:
+    """Sum `loss_of(hidden chunk, its slice)` over chunks and backpropagate through all of it.
+
+    Each chunk's graph is freed before the next: only the gradient at `hidden_NH` is kept, and sent
+    through the model once. Returns the summed loss.
+    """
+    leaf_NH = hidden_NH.detach().requires_grad_()
+    total = 0.0
+    for start in range(0, len(leaf_NH), CHUNK):
+        chunk = slice(start, start + CHUNK)
+        loss = loss_of(leaf_NH[chunk], chunk)
+        if loss.requires_grad:
+            loss.backward()  # type: ignore[no-untyped-call]
+        total += float(loss.detach())
+    if leaf_NH.grad is not None:
+        hidden_NH.backward(leaf_NH.grad)  # type: ignore[no-untyped-call]
+    return total
+
+
+@torch.no_grad()
+def kl_between(base: Base, first_NH: Tensor, second_NH: Tensor) -> Tensor:
+    """KL(first || second) at each position from hidden states, (N,) nats, in chunks."""
+    parts = [
+        reverse_kl(
+            logits(base, first_NH[start : start + CHUNK]),
+            logits(base, second_NH[start : start + CHUNK]),
+        )
+        for start in range(0, len(first_NH), CHUNK)
+    ]
+    return torch.cat(parts)
+
+
+@torch.no_grad()
+def response_logprobs(base: Base, model: PeftModel | Any, pair: Pair) -> Tensor:
+    """log pi(y_t | x, y_<t) at T = 1 of one reply's own tokens, (T,) nats."""
+    hidden_TH = response_hidden(base, model, [pair])
+    targets_T = torch.tensor(list(pair[1]), device=hidden_TH.device)
+    parts = [
+        token_logprobs(
+            logits(base, hidden_TH[start : start + CHUNK]), targets_T[start : start + CHUNK]
+        )
+        for start in range(0, len(hidden_TH), CHUNK)
+    ]
+    return torch.cat(parts)

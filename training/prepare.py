@@ -1,0 +1,88 @@
+"""Samples to Items: what can train, and why the rest cannot. Renders prompts; runs no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rollouts.hints import hinted_messages
+from rollouts.types import Sample
+from training.advantages import Baseline, reward_advantage
+from training.base import Base
+from training.batching import Item
+from training.config import TrainConfig
+
+NO_SIGNAL = "no_signal"  # neither vote nor hint, or no reply to learn from
+NO_LOGPROBS = "no_logprobs"  # trains by reward, but what it was sampled with is not known
+GREEDY = "greedy"  # trains by reward, but was not drawn from a distribution
+TOO_LONG = "too_long"
+STALE = "stale"  # answered by a version too far behind
+HINT_NO_EFFECT = "hint_no_effect"  # the base answers the same with the hint as without
+TEMPLATE_CHANGED = "template_changed"  # the prompt renders to other ids than were sampled from
+
+
+def prepare(
+    base: Base, samples: Sequence[Sample], config: TrainConfig, *, baseline: Baseline
+) -> tuple[list[Item], dict[int, str]]:
+    """The items that can train, in the order given, and the drop reason of each other sample's id."""
+    items: list[Item] = []
+    dropped: dict[int, str] = {}
+    for sample in samples:
+        made = _item(base, sample, config, baseline)
+        if isinstance(made, str):
+            dropped[sample.id] = made
+        else:
+            items.append(made)
+    return items, dropped
+
+
+def _item(base: Base, sample: Sample, config: TrainConfig, baseline: Baseline) -> Item | str:
+    """The sample's item, or the reason why it has none."""
+    reason = _reason_against(sample, config)
+    if reason is not None:
+        return reason
+    prompt_ids = tuple(sample.prompt_ids)
+    if sample.template_hash != base.template_hash or base.render(sample.messages) != prompt_ids:
+        return TEMPLATE_CHANGED
+    teacher_prompt_ids = prompt_ids
+    if sample.is_hinted:
+        teacher_prompt_ids = base.render(
+            hinted_messages(sample.messages, hint=sample.hint, correction=sample.correction)
+        )
+    advantage = None
+    if not sample.is_hinted and sample.reward is not None:
+        advantage = reward_advantage(
+            sample.reward,
+            baseline,
+            sigma_floor=config.sigma_floor,
+            positive_cap=config.positive_cap,
+            negative_cap=config.negative_cap,
+        )
+    item = Item(
+        sample_id=sample.id,
+        prompt_ids=prompt_ids,
+        response_ids=tuple(sample.response_ids),
+        teacher_prompt_ids=teacher_prompt_ids,
+        is_hinted=sample.is_hinted,
+        rollout_logprobs=None if advantage is None else tuple(sample.rollout_logprobs or ()),
+        temperature=sample.temperature,
+        advantage=advantage,
+        reward=sample.reward,
+    )
+    return TOO_LONG if item.length > config.max_tokens else item
+
+
+def _reason_against(sample: Sample, config: TrainConfig) -> str | None:
+    """What can be said without rendering anything."""
+    if not sample.response_ids or (sample.reward is None and not sample.is_hinted):
+        return NO_SIGNAL
+    if sample.version_age > config.max_version_age:
+        return STALE
+    if len(sample.prompt_ids) + len(sample.response_ids) > config.max_tokens:
+        return TOO_LONG
+    if sample.is_hinted:
+        return None  # distillation needs no sampling log-probs
+    if sample.temperature <= 0:
+        return GREEDY
+    if sample.rollout_logprobs is None or len(sample.rollout_logprobs) != len(sample.response_ids):
+        return NO_LOGPROBS
+    return None

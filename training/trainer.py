@@ -1,0 +1,219 @@
+"""The training run: rated replies first, then re-answers, until learned, out of steps or out of time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+from torch import Tensor
+
+from rollouts.types import Sample
+from training.advantages import Baseline, updated_baseline
+from training.base import Base
+from training.batching import Item, in_steps, micro_batches
+from training.config import TrainConfig
+from training.errors import Diverged, NoSignal
+from training.forward import kl_between, response_hidden
+from training.optimizer import load_optimizer, make_optimizer
+from training.prepare import HINT_NO_EFFECT, prepare
+from training.sampling import sample_replies
+from training.step import StepSums, group_backward
+from training.types import RATED, REANSWER, StepMetrics, TrainResult
+
+
+def train(
+    base: Base,
+    model: PeftModel,
+    samples: Sequence[Sample],
+    config: TrainConfig,
+    *,
+    replay: Sequence[Sample] = (),
+    parent_optimizer: Path | None = None,
+    baseline: Baseline,
+    on_step: Callable[[StepMetrics], None],
+    check: Callable[[], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> TrainResult:
+    """Train `model`'s adapter on one job's samples.
+
+    The rated replies train once, in ceil(n / batch_size) steps. Then up to max_steps - 1 times
+    the current adapter answers the hinted prompts anew, without the hint, and is distilled under
+    it; `replay` samples (older, hinted) take part in these re-answers only. `check` is called at
+    each micro-batch and each sampled token; what it raises ends the run. Raises NoSignal when no
+    sample can train, Diverged when a gradient is not finite.
+    """
+    started = clock()
+    items, dropped = prepare(base, samples, config, baseline=baseline)
+    run = _Run(base=base, model=model, config=config, on_step=on_step, check=check, clock=clock)
+    run.started = started
+    items = _effective(run, items, dropped)
+    if not items:
+        raise NoSignal(dropped)
+    if parent_optimizer is not None:
+        load_optimizer(run.optimizer, parent_optimizer)
+    rated = in_steps(items, batch_size=config.batch_size)
+    hinted = [item for item in items if item.is_hinted]
+    replayed = [i for i in prepare(base, replay, config, baseline=baseline)[0] if i.is_hinted]
+    run.steps = len(rated) + (config.max_steps - 1 if hinted else 0)
+    for batch in rated:
+        _step(run, batch, phase=RATED, began=clock())
+    stopped = _reanswer(run, hinted, replayed) if hinted else "steps"
+    rewards = [sample.reward for sample in samples if sample.reward is not None]
+    return TrainResult(
+        steps=run.step,
+        trained=tuple(item.sample_id for item in items),
+        dropped=dropped,
+        reanswers=dict(run.reanswers),
+        baseline=updated_baseline(baseline, rewards, rate=config.baseline_rate),
+        optimizer=run.optimizer,
+        stopped=stopped,
+        seconds=clock() - started,
+    )
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """What the steps of one run share."""
+
+    base: Base
+    model: PeftModel
+    config: TrainConfig
+    on_step: Callable[[StepMetrics], None]
+    check: Callable[[], None]
+    clock: Callable[[], float]
+    started: float = 0.0
+    step: int = 0
+    steps: int = 0
+    longest_step: float = 0.0
+    reanswers: Counter[int] = field(default_factory=Counter)
+    teacher_hidden: dict[tuple[int, tuple[int, ...]], Tensor] = field(default_factory=dict)
+    optimizer: torch.optim.AdamW = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.optimizer = make_optimizer(self.model, self.config)
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        return list(self.optimizer.param_groups[0]["params"])
+
+
+def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> list[Item]:
+    """The items without those whose hint hardly moves the base on the rated reply (hint_no_effect)."""
+    idle: set[int] = set()
+    hinted = [item for item in items if item.is_hinted]
+    for group in micro_batches(hinted, max_tokens=run.config.micro_batch_tokens):
+        run.check()
+        lengths = [len(item.response_ids) for item in group]
+        with torch.no_grad(), run.model.disable_adapter():
+            plain_NH = response_hidden(
+                run.base, run.model, [(i.prompt_ids, i.response_ids) for i in group]
+            )
+            teacher_NH = response_hidden(
+                run.base, run.model, [(i.teacher_prompt_ids, i.response_ids) for i in group]
+            )
+        moved_N = kl_between(run.base, teacher_NH, plain_NH)
+        parts = zip(
+            group, torch.split(moved_N, lengths), torch.split(teacher_NH, lengths), strict=True
+        )
+        for item, moved_T, teacher_TH in parts:
+            run.teacher_hidden[item.sample_id, item.response_ids] = teacher_TH
+            if float(moved_T.mean()) < run.config.hint_effect_min:
+                idle.add(item.sample_id)
+    dropped.update(dict.fromkeys(idle, HINT_NO_EFFECT))
+    return [item for item in items if item.sample_id not in idle]
+
+
+def _reanswer(run: _Run, hinted: Sequence[Item], replayed: Sequence[Item]) -> str:
+    """Answer, distill, repeat. Returns why it ended."""
+    config = run.config
+    for turn in range(config.max_steps - 1):
+        began = run.clock()
+        if began - run.started + run.longest_step > config.train_seconds:
+            return "time"
+        asked = chosen_for_reanswer(hinted, replayed, turn=turn, batch_size=config.batch_size)
+        replies = sample_replies(
+            run.base,
+            run.model,
+            [item.prompt_ids for item in asked],
+            temperature=config.reanswer_temperature,
+            max_new_tokens=config.reanswer_tokens,
+            seed=config.seed + turn,
+            check=run.check,
+        )
+        batch = [
+            replace(item, response_ids=reply.ids, reward=None)
+            for item, reply in zip(asked, replies, strict=True)
+        ]
+        run.reanswers.update(item.sample_id for item in batch)
+        kl = _step(run, batch, phase=REANSWER, began=began)
+        if kl is not None and kl < config.kl_stop:
+            return "learned"
+    return "steps"
+
+
+def chosen_for_reanswer(
+    hinted: Sequence[Item], replayed: Sequence[Item], *, turn: int, batch_size: int
+) -> list[Item]:
+    """Up to `batch_size` items, the job's own first, going round when there are more of them."""
+    own = _window(hinted, turn, batch_size)
+    return own + _window(replayed, turn, batch_size - len(own))
+
+
+def _window(items: Sequence[Item], turn: int, size: int) -> list[Item]:
+    count = min(size, len(items))
+    return [items[(turn * count + i) % len(items)] for i in range(count)]
+
+
+def _step(run: _Run, items: Sequence[Item], *, phase: str, began: float) -> float | None:
+    """One optimizer step on `items`. Returns the mean KL under the hints before it, None if no hints."""
+    tokens = sum(len(item.response_ids) for item in items)
+    sums = StepSums()
+    for group in micro_batches(items, max_tokens=run.config.micro_batch_tokens):
+        run.check()
+        teacher_NH = _teacher_hidden(run, group)
+        sums += group_backward(
+            run.base, run.model, group, teacher_NH, config=run.config, tokens=tokens
+        )
+    grad_norm = float(torch.nn.utils.clip_grad_norm_(run.parameters, run.config.grad_clip))
+    if not math.isfinite(grad_norm) or not math.isfinite(sums.loss):
+        run.optimizer.zero_grad()
+        raise Diverged(f"step {run.step + 1}: loss {sums.loss}, gradient norm {grad_norm}")
+    run.optimizer.step()
+    run.optimizer.zero_grad()
+    run.step += 1
+    seconds = run.clock() - began
+    run.longest_step = max(run.longest_step, seconds)
+    rewards = [item.reward for item in items if item.reward is not None]
+    kl = sums.kl / sums.hinted_tokens if sums.hinted_tokens else None
+    run.on_step(
+        StepMetrics(
+            step=run.step,
+            steps=run.steps,
+            phase=phase,
+            loss=sums.loss,
+            reward=sum(rewards) / len(rewards) if rewards else None,
+            kl=kl,
+            grad_norm=grad_norm,
+            tokens_per_second=tokens / max(seconds, 1e-9),
+            seconds=seconds,
+        )
+    )
+    return kl
+
+
+def _teacher_hidden(run: _Run, group: Sequence[Item]) -> Tensor:
+    """The frozen base's hidden states under the teachers' prompts, (N, H); kept ones are reused."""
+    kept = [run.teacher_hidden.get((item.sample_id, item.response_ids)) for item in group]
+    present = [hidden for hidden in kept if hidden is not None]
+    if len(present) == len(group):
+        return torch.cat(present)
+    with torch.no_grad(), run.model.disable_adapter():
+        return response_hidden(
+            run.base, run.model, [(i.teacher_prompt_ids, i.response_ids) for i in group]
+        )

@@ -1,0 +1,42 @@
+"""What a training run reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from training.advantages import Baseline
+
+RATED = "rated"  # on the replies that were rated
+REANSWER = "reanswer"  # on the current adapter's own new answers to the same prompts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMetrics:
+    """One optimizer step. What was not measured is None, never 0."""
+
+    step: int  # from 1
+    steps: int  # planned; a run may stop earlier
+    phase: str
+    loss: float  # mean over the step's response tokens
+    reward: float | None  # mean vote of the step's rated replies
+    kl: float | None  # mean KL(policy || hinted base) per token, nats, before the step
+    grad_norm: float  # before clipping
+    tokens_per_second: float  # response tokens, sampling included
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainResult:
+    """What a run did with each sample, and what the next job of this user starts from."""
+
+    steps: int  # optimizer steps made
+    trained: tuple[int, ...]  # ids of the samples that trained
+    dropped: Mapping[int, str]  # sample id -> reason
+    reanswers: Mapping[int, int]  # sample id -> how often its prompt was answered anew
+    baseline: Baseline
+    optimizer: torch.optim.Optimizer  # to be saved beside the version
+    stopped: str  # "steps", "time" or "learned" (KL under the hints below kl_stop)
+    seconds: float
