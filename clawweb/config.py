@@ -45,6 +45,8 @@ class Config(BaseSettings):
     vllm_key: str = ""  # empty = var/vllm_key, made on first use
     vllm_cpu_bind: str = ""  # VLLM_CPU_OMP_THREADS_BIND of our server; empty = vLLM's own choice
     vllm_dtype: str = ""  # empty = float32 on a CPU, bfloat16 on a GPU
+    vllm_cache_gib: int = Field(1, ge=1)  # KV cache of our server on a CPU, whole GiB
+    vllm_gpu_share: float = Field(0.5, gt=0, lt=1)  # of a GPU's memory; the trainer needs the rest
     context_tokens: int = Field(2048, ge=256)  # prompt plus reply
     max_reply_tokens: int = Field(512, ge=1)  # when the caller names no limit
     max_loras: int = Field(8, ge=1)  # different adapters in one batch

@@ -9,7 +9,7 @@ from clawweb.config import config
 from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
 from rollouts.engines.base import Engine
-from rollouts.rendering import control_strings, template_hash
+from rollouts.rendering import control_strings, template_hash, weights_hash
 
 
 @lru_cache(maxsize=1)
@@ -30,6 +30,12 @@ def tokenizer_controls() -> tuple[str, ...]:
 @lru_cache(maxsize=1)
 def current_template_hash() -> str:
     return template_hash(config().model_folder)
+
+
+@lru_cache(maxsize=1)
+def base_hash() -> str:
+    """sha256 of the base model's weights; takes a moment the first time."""
+    return weights_hash(config().model_folder)
 
 
 @lru_cache(maxsize=1)

@@ -34,6 +34,19 @@ def template_hash(folder: Path) -> str:
     return digest.hexdigest()
 
 
+def weights_hash(folder: Path) -> str:
+    """sha256 over the folder's weights; an adapter fits only the base that it was trained on.
+
+    Reads every byte (about a second per 2 GB): keep the answer.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            while block := file.read(1 << 22):
+                digest.update(block)
+    return digest.hexdigest()
+
+
 def control_strings(folder: Path) -> tuple[str, ...]:
     """Strings that the tokenizer turns into control tokens, longest first."""
     tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 
 class Message(TypedDict):
@@ -43,6 +43,12 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[str, float], ...] = ()
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> SamplingParams:
+        """The params that `dataclasses.asdict` made, after a trip through JSON (tuples became lists)."""
+        bias = tuple((str(token), float(value)) for token, value in values.get("logit_bias", ()))
+        return cls(**{**values, "stop": tuple(values.get("stop", ())), "logit_bias": bias})
 
     @property
     def keeps_behaviour_logprobs(self) -> bool:

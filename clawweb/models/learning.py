@@ -214,15 +214,15 @@ class StepMetric(models.Model):
 
     job = models.ForeignKey(TrainingJob, models.CASCADE, related_name="metrics")
     attempt = models.PositiveIntegerField()
-    step = models.PositiveIntegerField()
+    step = models.PositiveIntegerField()  # counts on through attempts
     values = models.JSONField()
     at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["job", "attempt", "step"], name="one_row_per_step")
+            models.UniqueConstraint(fields=["job", "step"], name="one_row_per_step")
         ]
-        ordering = ["attempt", "step"]
+        ordering = ["step"]
 
     def __str__(self) -> str:
         return f"step {self.step} of {self.job_id}"

@@ -19,7 +19,6 @@ from clawweb.models import (
     Heartbeat,
     JobState,
     SampleState,
-    StepMetric,
     TrainingJob,
     TrainingSample,
     Turn,
@@ -180,12 +179,10 @@ def _waits_for(job: TrainingJob) -> str:
 
 
 def metric_points(job: TrainingJob, after: int = -1) -> list[dict[str, Any]]:
-    """Points after step `after` of the newest attempt (and all earlier attempts' when from the start)."""
-    rows: QuerySet[StepMetric] = job.metrics.all()
-    if after >= 0:
-        rows = rows.filter(attempt=job.attempt, step__gt=after)
+    """Points after step `after`. Steps count on through a job's attempts, so a reader misses none."""
     return [
-        {"step": row.step, "attempt": row.attempt, **row.values, "at": row.at} for row in rows
+        {"step": row.step, "attempt": row.attempt, **row.values, "at": row.at}
+        for row in job.metrics.filter(step__gt=after)
     ]
 
 

@@ -1,0 +1,53 @@
+"""Who is calling: a bearer key with a scope, or (under /api) the browser's session with its CSRF token."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest
+from django.middleware.csrf import CsrfViewMiddleware
+from ninja.errors import HttpError
+
+from clawweb.models import ApiKey, User
+from clawweb.services.accounts import key_for
+
+
+def bearer(request: HttpRequest) -> str:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+class Scoped:
+    """Ninja's auth callable: who may make a call that needs `scope`. A session may do everything."""
+
+    def __init__(self, scope: str) -> None:
+        self.scope = scope
+
+    def __call__(self, request: HttpRequest) -> User | None:
+        if request.headers.get("Authorization"):
+            key = key_for(bearer(request))
+            if key is None:
+                return None
+            if self.scope not in key.scopes:
+                raise HttpError(403, f"This key lacks the scope {self.scope!r}; it has {key.scopes}.")
+            request.api_key = key  # type: ignore[attr-defined]
+            return key.user
+        user = request.user
+        if not user.is_authenticated:
+            return None
+        _check_csrf(request)
+        return user  # type: ignore[return-value]  # AUTH_USER_MODEL is ours
+
+
+def _check_csrf(request: HttpRequest) -> None:
+    refused = CsrfViewMiddleware(lambda _: None).process_view(request, lambda _: None, (), {})  # type: ignore[arg-type, return-value]
+    if refused is not None:
+        raise HttpError(403, "The CSRF token is missing or wrong: send it as X-CSRFToken.")
+
+
+def caller(request: HttpRequest) -> User:
+    """The user whom `Scoped` let in."""
+    user: User = request.auth  # type: ignore[attr-defined]
+    return user
+
+
+def key_of(request: HttpRequest) -> ApiKey | None:
+    return getattr(request, "api_key", None)

@@ -1,0 +1,296 @@
+"""`/v1`: OpenAI's chat API over the caller's own agent. Bearer keys only; errors in OpenAI's shape."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.views.decorators.csrf import csrf_exempt
+from pydantic import ValidationError
+
+from clawweb.api.auth import bearer
+from clawweb.api.chat_request import ChatRequest, Unacceptable, headers_of
+from clawweb.models import ApiKey, Turn, TurnState, User
+from clawweb.orm import in_db
+from clawweb.selectors import chat as chats
+from clawweb.selectors.learning import adapters_of
+from clawweb.services import chat
+from clawweb.services.accounts import key_for
+from clawweb.services.errors import ServiceError
+from clawweb.streams import read_reply
+
+log = logging.getLogger(__name__)
+View = Callable[[HttpRequest, ApiKey], Awaitable[HttpResponseBase]]
+
+
+def error(
+    status: int, message: str, *, code: str | None = None, param: str | None = None
+) -> JsonResponse:
+    """OpenAI's error shape."""
+    kind = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}.get(
+        status, "invalid_request_error" if status < 500 else "server_error"
+    )
+    body = {"message": message, "type": kind, "param": param, "code": code}
+    return JsonResponse({"error": body}, status=status)
+
+
+def with_key(scope: str, method: str) -> Callable[[View], Callable[..., Awaitable[HttpResponseBase]]]:
+    """Lets a view be called by `method` with a key that has `scope`; turns errors into OpenAI's shape."""
+
+    def wrap(view: View) -> Callable[..., Awaitable[HttpResponseBase]]:
+        @csrf_exempt
+        async def guarded(request: HttpRequest) -> HttpResponseBase:
+            if request.method != method:
+                return error(405, f"Use {method} here.")
+            key = await in_db(key_for, bearer(request)) if bearer(request) else None
+            if key is None:
+                return error(
+                    401,
+                    "Send a valid key as `Authorization: Bearer <key>`.",
+                    code="invalid_api_key",
+                )
+            if scope not in key.scopes:
+                return error(403, f"This key lacks the scope {scope!r}.", code="missing_scope")
+            try:
+                return await view(request, key)
+            except Unacceptable as exc:
+                return error(exc.status, str(exc), code=exc.code, param=exc.param)
+            except ServiceError as exc:
+                return error(exc.status, str(exc), code=exc.title)
+            except Exception:
+                log.exception("%s failed", request.path)
+                return error(500, "Something broke on our side. Try again.", code="internal_error")
+
+        return guarded
+
+    return wrap
+
+
+@with_key("chat", "GET")
+async def models(request: HttpRequest, key: ApiKey) -> HttpResponseBase:
+    """What the caller may name as `model`."""
+
+    def versions() -> list[int]:
+        rows = adapters_of(key.user).filter(state__in=["live", "standby"])
+        return list(rows.values_list("version", flat=True))
+
+    names = ["agent", "base", *(f"agent@v{number}" for number in await in_db(versions))]
+    data = [{"id": name, "object": "model", "created": 0, "owned_by": "clawweb"} for name in names]
+    return JsonResponse({"object": "list", "data": data})
+
+
+@csrf_exempt
+async def unknown(request: HttpRequest) -> HttpResponse:
+    return error(404, f"There is no {request.path} here.", code="unknown_url")
+
+
+@with_key("chat", "POST")
+async def chat_completions(request: HttpRequest, key: ApiKey) -> HttpResponseBase:
+    """One or more replies of the caller's agent, streamed or whole. Each choice is a turn of its own."""
+    try:
+        body = ChatRequest.model_validate_json(request.body)
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise Unacceptable(f"{where}: {first['msg']}", param=where or None) from exc
+    turns = await in_db(_open, key, body, headers_of(request))
+    answer = Answer(turns, body)
+    if body.stream:
+        response: HttpResponseBase = StreamingHttpResponse(
+            answer.events(), content_type="text/event-stream"
+        )
+        response["Cache-Control"] = "no-cache"
+        await answer.begun()
+        if answer.turns[0].state == TurnState.FAILED:
+            return _failure(answer.turns[0])
+    else:
+        response = await answer.whole()
+    _describe(response, answer.turns[0])
+    return response
+
+
+def _open(key: ApiKey, body: ChatRequest, headers: dict[str, str]) -> list[Turn]:
+    """Place the request in a session and open a turn per choice; the choices are siblings."""
+    user = key.user
+    _check_model(user, body.model)
+    name = headers.get("session") or body.session_id
+    session, parent, new = chat.place(
+        user=user, api_key=key, name=name, messages=body.plain_messages()
+    )
+    turns = [
+        chat.open_turn(
+            session=session,
+            parent=parent,
+            messages=new,
+            params=params,
+            asked=body.model,
+            turn_type=headers.get("turn_type") or body.turn_type or "main",
+            source="api",
+        )
+        for params in body.sampling()
+    ]
+    if headers.get("done") or body.session_done:
+        chat.close_session(session)
+    return turns
+
+
+def _check_model(user: User, model: str) -> None:
+    if model in ("agent", "base"):
+        return
+    number = model.removeprefix("agent@v")
+    if number != model and number.isdigit():
+        found = adapters_of(user).filter(version=int(number), state__in=["live", "standby"])
+        if found.exists():
+            return
+    raise Unacceptable(
+        f"The model {model!r} does not exist; `GET /v1/models` lists yours.",
+        status=404,
+        code="model_not_found",
+        param="model",
+    )
+
+
+def _fresh(turns: list[Turn]) -> list[Turn]:
+    rows = {t.pk: t for t in Turn.objects.select_related("session__user").filter(pk__in=[t.pk for t in turns])}
+    return [rows[turn.pk] for turn in turns]
+
+
+def _describe(response: HttpResponseBase, turn: Turn) -> None:
+    """The headers that say who answered."""
+    response["X-Clawweb-Adapter"] = turn.adapter_name or "base"
+    response["X-Clawweb-Session"] = turn.session.public_id
+    response["X-Clawweb-Turn"] = turn.public_id
+    if turn.fallback:
+        response["X-Clawweb-Fallback"] = turn.fallback
+
+
+class Answer:
+    """The replies to one request while they are written by the generator."""
+
+    def __init__(self, turns: list[Turn], body: ChatRequest) -> None:
+        self.turns = turns
+        self.body = body
+        self.created = int(time.time())
+
+    async def begun(self) -> None:
+        """Until the first reply has a version (its first text) or an end: the headers name it."""
+        try:
+            async for _ in read_reply(self.turns[0]):
+                break
+        except asyncio.CancelledError:
+            await asyncio.shield(self._stop())
+            raise
+        self.turns = await in_db(_fresh, self.turns)
+
+    async def whole(self) -> HttpResponseBase:
+        """All choices at once. A caller who hangs up stops the generation."""
+        try:
+            await asyncio.gather(*(self._wait(turn) for turn in self.turns))
+        except asyncio.CancelledError:
+            await asyncio.shield(self._stop())
+            raise
+        self.turns = await in_db(_fresh, self.turns)
+        for turn in self.turns:
+            if turn.state == TurnState.FAILED:
+                return _failure(turn)
+        replies = await in_db(lambda: [chats.reply_of(turn) for turn in self.turns])
+        choices = [
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": reply},
+                "finish_reason": turn.finish_reason or "stop",
+                "logprobs": None,
+            }
+            for index, (turn, reply) in enumerate(zip(self.turns, replies, strict=True))
+        ]
+        return JsonResponse(
+            {**self._head("chat.completion"), "choices": choices, "usage": self._usage()}
+        )
+
+    async def _wait(self, turn: Turn) -> None:
+        async for _ in read_reply(turn):
+            pass
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Server-sent events of all choices as they come, then usage if asked for, then [DONE]."""
+        queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue(maxsize=256)
+        readers = [
+            asyncio.create_task(self._choice(index, turn, queue))
+            for index, turn in enumerate(self.turns)
+        ]
+        finished = False
+        try:
+            waiting = len(readers)
+            while waiting:
+                chunk = await queue.get()
+                if chunk is None:
+                    waiting -= 1
+                else:
+                    yield _event(chunk)
+            if self.body.wants_usage:
+                self.turns = await in_db(_fresh, self.turns)
+                usage = {"choices": [], "usage": self._usage()}
+                yield _event({**self._head("chat.completion.chunk"), **usage})
+            yield b"data: [DONE]\n\n"
+            finished = True
+        finally:
+            for task in readers:
+                task.cancel()
+            if not finished:
+                await asyncio.shield(self._stop())
+
+    async def _choice(self, index: int, turn: Turn, queue: asyncio.Queue[Any]) -> None:
+        """One choice's chunks, into the queue."""
+        try:
+            await queue.put(self._chunk(index, {"role": "assistant", "content": ""}))
+            async for piece in read_reply(turn):
+                await queue.put(self._chunk(index, {"content": piece.text}))
+            row = (await in_db(_fresh, [turn]))[0]
+            if row.state == TurnState.FAILED:
+                await queue.put(json.loads(_failure(row).content))
+            else:
+                await queue.put(self._chunk(index, {}, row.finish_reason or "stop"))
+        finally:
+            await queue.put(None)
+
+    def _chunk(self, index: int, delta: dict[str, str], reason: str | None = None) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "finish_reason": reason, "logprobs": None}
+        return {**self._head("chat.completion.chunk"), "choices": [choice]}
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self.turns[0].public_id,
+            "object": kind,
+            "created": self.created,
+            "model": self.body.model,
+        }
+
+    def _usage(self) -> dict[str, int]:
+        prompt = len(self.turns[0].prompt_ids or ())
+        replies = sum(len(turn.response_ids or ()) for turn in self.turns)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": replies,
+            "total_tokens": prompt + replies,
+        }
+
+    async def _stop(self) -> None:
+        for turn in self.turns:
+            await in_db(chat.request_stop, turn)
+
+
+def _event(chunk: dict[str, Any]) -> bytes:
+    return f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n".encode()
+
+
+def _failure(turn: Turn) -> JsonResponse:
+    code, _, rest = turn.error.partition(": ")
+    if code == "context_length_exceeded":
+        return error(400, rest, code=code, param="messages")
+    return error(503, turn.error or "The reply failed.", code="engine_unavailable")

@@ -1,0 +1,236 @@
+"""`/api`: sessions, turns, feedback, jobs and adapters of the caller. Another user's object is a 404."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from django.core.exceptions import ObjectDoesNotExist
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from ninja import NinjaAPI, Schema
+from ninja.errors import AuthenticationError, HttpError, ValidationError
+from pydantic import ConfigDict, Field
+
+from clawweb import tasks
+from clawweb.api.auth import Scoped, caller, key_of
+from clawweb.models import AdapterVersion
+from clawweb.selectors import chat as chats
+from clawweb.selectors import learning
+from clawweb.services import feedback, jobs, versions
+from clawweb.services.errors import ServiceError
+
+api = NinjaAPI(
+    title="clawweb",
+    version="1",
+    description="Chat, rate, train, deploy. Lists are `{items, next}`; times are ISO 8601 UTC.",
+    urls_namespace="api",
+    docs_url="/docs",
+)
+PAGE = 100
+Cursor = Annotated[str | None, Field(default=None, description="`next` of the page before")]
+
+
+class FeedbackIn(Schema):
+    """What the user says about a reply. A field that is left out keeps its last value."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    value: Literal[1, -1] | None = None
+    reasons: list[str] | None = Field(None, max_length=20)
+    comment: str | None = Field(None, max_length=feedback.MAX_COMMENT)
+    correction: str | None = Field(None, max_length=feedback.MAX_COMMENT)
+    final: bool | None = None
+
+
+class JobIn(Schema):
+    """`method` chooses how to learn; only `opd` is there so far."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    method: Literal["opd"] = "opd"
+
+
+def problem(
+    request: HttpRequest, *, status: int, title: str, detail: str, **more: Any
+) -> HttpResponse:
+    """RFC 9457 problem details with the request's id."""
+    body = {
+        "type": "about:blank",
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "request_id": getattr(request, "request_id", None),
+        **more,
+    }
+    response = api.create_response(request, body, status=status)
+    response["Content-Type"] = "application/problem+json"
+    return response
+
+
+@api.exception_handler(ServiceError)
+def _refused(request: HttpRequest, exc: ServiceError) -> HttpResponse:
+    return problem(request, status=exc.status, title=exc.title, detail=str(exc))
+
+
+@api.exception_handler(ObjectDoesNotExist)
+def _missing(request: HttpRequest, exc: ObjectDoesNotExist) -> HttpResponse:
+    return problem(request, status=404, title="not_found", detail="There is no such thing of yours.")
+
+
+@api.exception_handler(AuthenticationError)
+def _stranger(request: HttpRequest, exc: AuthenticationError) -> HttpResponse:
+    detail = "Sign in, or send a valid key as `Authorization: Bearer <key>`."
+    return problem(request, status=401, title="not_signed_in", detail=detail)
+
+
+@api.exception_handler(HttpError)
+def _http_error(request: HttpRequest, exc: HttpError) -> HttpResponse:
+    title = {400: "malformed", 403: "forbidden"}.get(exc.status_code, "error")
+    return problem(request, status=exc.status_code, title=title, detail=str(exc))
+
+
+@api.exception_handler(ValidationError)
+def _invalid(request: HttpRequest, exc: ValidationError) -> HttpResponse:
+    errors = [
+        {"where": ".".join(str(part) for part in error["loc"]), "what": error["msg"]}
+        for error in exc.errors
+    ]
+    detail = "; ".join(f"{error['where']}: {error['what']}" for error in errors)
+    return problem(request, status=422, title="invalid", detail=detail, errors=errors)
+
+
+@api.exception_handler(Exception)
+def _broken(request: HttpRequest, exc: Exception) -> HttpResponse:
+    import logging
+
+    logging.getLogger(__name__).exception("%s %s failed", request.method, request.path)
+    detail = "Something broke on our side. The request id finds it in the log."
+    return problem(request, status=500, title="internal_error", detail=detail)
+
+
+def _page(rows: QuerySet[Any], cursor: str | None) -> tuple[list[Any], str | None]:
+    """One page of rows with their primary keys falling, and the cursor of the next."""
+    if cursor:
+        if not cursor.isdigit():
+            raise HttpError(400, "`cursor` is the `next` of an earlier page.")
+        rows = rows.filter(pk__lt=int(cursor))
+    found = list(rows.order_by("-pk")[: PAGE + 1])
+    return found[:PAGE], str(found[PAGE - 1].pk) if len(found) > PAGE else None
+
+
+def _listed(items: list[Any], following: str | None = None) -> dict[str, Any]:
+    return {"items": items, "next": following}
+
+
+@api.get("/sessions", auth=Scoped("read"), tags=["chat"])
+def list_sessions(request: HttpRequest, cursor: Cursor = None) -> Any:
+    rows, following = _page(chats.sessions_of(caller(request)), cursor)
+    return _listed([chats.session_json(row) for row in rows], following)
+
+
+@api.get("/sessions/{name}", auth=Scoped("read"), tags=["chat"])
+def get_session(request: HttpRequest, name: str) -> Any:
+    """One session (by id or by the caller's name for it) with its turns in order."""
+    session = chats.session_of(caller(request), name)
+    return {**chats.session_json(session), "turns": chats.turns_json(session)}
+
+
+@api.get("/turns/{turn_id}", auth=Scoped("read"), tags=["chat"])
+def get_turn(request: HttpRequest, turn_id: str) -> Any:
+    return chats.turn_json(chats.turn_of(caller(request), turn_id))
+
+
+@api.post("/turns/{turn_id}/feedback", auth=Scoped("feedback"), tags=["feedback"])
+def post_feedback(request: HttpRequest, turn_id: str, body: FeedbackIn) -> Any:
+    """Rate a reply; the answer is the rating's receipt."""
+    user = caller(request)
+    turn = chats.turn_of(user, turn_id)
+    source = "api" if key_of(request) else "ui"
+    feedback.rate_turn(
+        turn=turn, author=user, changes=body.model_dump(exclude_unset=True), source=source
+    )
+    tasks.after_rating(user)
+    return learning.receipt(chats.turn_of(user, turn_id)) or _NO_RECEIPT
+
+
+_NO_RECEIPT = {
+    "state": "withdrawn", "count": None, "drop_reason": None, "job": None, "adapter": None,
+    "text": "taken back",
+}
+
+
+@api.get("/reasons", auth=Scoped("feedback"), tags=["feedback"])
+def list_reasons(request: HttpRequest) -> Any:
+    return _listed(
+        [
+            {"slug": row.slug, "label": row.label, "hint": row.hint}
+            for row in chats.active_reasons()
+        ]
+    )
+
+
+@api.get("/status", auth=Scoped("read"), tags=["learning"])
+def get_status(request: HttpRequest) -> Any:
+    """Which version answers, and how far the next training is."""
+    return learning.agent_status(caller(request))
+
+
+@api.post("/jobs", auth=Scoped("train"), response={202: Any}, tags=["learning"])
+def post_job(request: HttpRequest, body: JobIn | None = None) -> Any:
+    """Train now from what is ready; 409 says why when nothing is."""
+    method = body.method if body else "opd"
+    job = jobs.queue_job(user=caller(request), trigger="manual", method=method)
+    tasks.enqueue(tasks.run_training_job, job.public_id)
+    return 202, learning.job_json(job)
+
+
+@api.get("/jobs", auth=Scoped("read"), tags=["learning"])
+def list_jobs(request: HttpRequest, cursor: Cursor = None) -> Any:
+    rows, following = _page(learning.jobs_of(caller(request)), cursor)
+    return _listed([learning.job_json(row) for row in rows], following)
+
+
+@api.get("/jobs/{job_id}", auth=Scoped("read"), tags=["learning"])
+def get_job(request: HttpRequest, job_id: str) -> Any:
+    return learning.job_json(learning.visible_jobs(caller(request)).get(public_id=job_id))
+
+
+@api.get("/jobs/{job_id}/metrics", auth=Scoped("read"), tags=["learning"])
+def get_metrics(request: HttpRequest, job_id: str, after: int = -1) -> Any:
+    """Metric points after step `after`, exclusive. Keys that were not measured are absent."""
+    job = learning.visible_jobs(caller(request)).get(public_id=job_id)
+    return {"points": learning.metric_points(job, after), "state": job.state}
+
+
+@api.post("/jobs/{job_id}/cancel", auth=Scoped("train"), response={202: Any}, tags=["learning"])
+def cancel_job(request: HttpRequest, job_id: str) -> Any:
+    job = learning.visible_jobs(caller(request)).get(public_id=job_id)
+    if not jobs.cancel_job(job):
+        raise ServiceError(f"The job is {job.state} and cannot be cancelled any more.")
+    return 202, learning.job_json(learning.visible_jobs(caller(request)).get(public_id=job_id))
+
+
+@api.get("/adapters", auth=Scoped("read"), tags=["learning"])
+def list_adapters(request: HttpRequest, cursor: Cursor = None) -> Any:
+    rows, following = _page(learning.adapters_of(caller(request)), cursor)
+    return _listed([learning.adapter_json(row) for row in rows], following)
+
+
+@api.post("/adapters/rollback", auth=Scoped("train"), tags=["learning"])
+def roll_back(request: HttpRequest) -> Any:
+    """Move `live` to the version before it, finally to the base model; 409 when base answers already."""
+    back = versions.rollback(caller(request))
+    return learning.adapter_json(_adapter(request, back.name)) if back else _BASE_LIVE
+
+
+_BASE_LIVE = {"id": "base", "name": "base", "version": 0, "state": "live", "gate": []}
+
+
+@api.post("/adapters/{name}/promote", auth=Scoped("train"), tags=["learning"])
+def promote(request: HttpRequest, name: str) -> Any:
+    versions.promote(user=caller(request), adapter=_adapter(request, name))
+    return learning.adapter_json(_adapter(request, name))
+
+
+def _adapter(request: HttpRequest, name: str) -> AdapterVersion:
+    return learning.adapters_of(caller(request)).get(name=name)

@@ -1,0 +1,189 @@
+"""Websockets: commands in, text and nudges out. All state is in rows; a socket can die at any time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from urllib.parse import urlsplit
+
+from channels.generic.websocket import AsyncJsonWebsocketConsumer
+
+from clawweb import events
+from clawweb.models import ChatSession, Turn, User
+from clawweb.orm import in_db
+from clawweb.selectors.chat import session_json, session_of, turn_json, turn_of
+from clawweb.services import chat
+from clawweb.services.errors import ServiceError
+from clawweb.streams import read_reply
+from rollouts.types import Message, SamplingParams
+
+MAX_TEXT = 100_000
+SIGNED_OUT = 4401
+WRONG_ORIGIN = 4403
+
+
+class NudgeConsumer(AsyncJsonWebsocketConsumer):
+    """Tells a signed-in browser what changed. `/ws/nudges/`"""
+
+    groups: list[str] = []
+
+    async def connect(self) -> None:
+        user = self.scope.get("user")
+        await self.accept()
+        if not self._same_origin():
+            await self.close(WRONG_ORIGIN)
+        elif user is None or not user.is_authenticated:
+            await self.close(SIGNED_OUT)
+        else:
+            self.user: User = user
+            await self._join(events.group(user.pk))
+            if user.is_superuser:
+                await self._join(events.ADMINS)
+
+    async def _join(self, name: str) -> None:
+        try:
+            await self.channel_layer.group_add(name, self.channel_name)
+            self.groups = [*self.groups, name]
+        except Exception:  # no Valkey, no nudges: the page polls
+            return
+
+    def _same_origin(self) -> bool:
+        """Browsers send Origin with every websocket; one from another site is not ours."""
+        headers = dict(self.scope["headers"])
+        origin = headers.get(b"origin")
+        return origin is None or urlsplit(origin.decode()).netloc == headers[b"host"].decode()
+
+    async def changed(self, event: dict[str, Any]) -> None:
+        await self.send_json({"type": "changed", "what": event["what"], "id": event["id"]})
+
+
+class ChatConsumer(NudgeConsumer):
+    """The chat page's socket: send, regenerate, stop, follow. `/ws/chat/`"""
+
+    async def connect(self) -> None:
+        self.followed: dict[str, asyncio.Task[None]] = {}
+        await super().connect()
+
+    async def disconnect(self, code: int) -> None:
+        # Readers go; the generation goes on. Coming back with a cursor loses nothing.
+        for task in self.followed.values():
+            task.cancel()
+
+    async def receive_json(self, content: Any, **kwargs: Any) -> None:
+        commands = {
+            "send": self._send,
+            "regenerate": self._regenerate,
+            "stop": self._stop,
+            "follow": self._follow,
+        }
+        try:
+            command = commands.get(content.get("type", ""))
+            if command is None:
+                raise ServiceError(f"a message's type is one of {', '.join(commands)}")
+            await command(content)
+        except (ServiceError, KeyError, TypeError, AttributeError, ValueError) as exc:
+            message = str(exc) if isinstance(exc, ServiceError) else "that message is malformed"
+            await self._error(content, message)
+        except (Turn.DoesNotExist, ChatSession.DoesNotExist):
+            await self._error(content, "that is not there")
+
+    async def _error(self, content: Any, message: str) -> None:
+        known = content if isinstance(content, dict) else {}
+        await self.send_json(
+            {
+                "type": "error",
+                "message": message,
+                "client_id": known.get("client_id"),
+                "turn": known.get("turn"),
+            }
+        )
+
+    async def _send(self, content: dict[str, Any]) -> None:
+        text = str(content["text"]).strip()
+        if not text:
+            raise ServiceError("Write something first.")
+        if len(text) > MAX_TEXT:
+            raise ServiceError(f"A message has at most {MAX_TEXT:,} characters.")
+        turn = await in_db(self._open, content, text)
+        await self._announce(turn, content)
+
+    def _open(self, content: dict[str, Any], text: str) -> Turn:
+        name = content.get("session")
+        session = session_of(self.user, str(name)) if name else chat.open_session(user=self.user)
+        if content.get("parent"):
+            parent = turn_of(self.user, str(content["parent"]))
+        else:
+            parent = session.turns.filter(turn_type="main").order_by("-id").first()
+        if parent is not None and parent.session_id != session.pk:
+            raise ServiceError("That reply belongs to another chat.")
+        if parent is not None and not parent.is_finished:
+            raise ServiceError("The last reply is still being written. Stop it or wait for it.")
+        return chat.open_turn(
+            session=session,
+            parent=parent,
+            messages=[Message(role="user", content=text)],
+            params=SamplingParams(),
+            client_id=content.get("client_id"),
+        )
+
+    async def _regenerate(self, content: dict[str, Any]) -> None:
+        def again() -> Turn:
+            turn = turn_of(self.user, str(content["turn"]))
+            return chat.regenerate(turn=turn, client_id=content.get("client_id"))
+
+        await self._announce(await in_db(again), content)
+
+    async def _announce(self, turn: Turn, content: dict[str, Any]) -> None:
+        body, session = await in_db(lambda: (turn_json(turn), session_json(turn.session)))
+        await self.send_json(
+            {
+                "type": "turn",
+                "turn": _plain(body),
+                "session": _plain(session),
+                "client_id": content.get("client_id"),
+            }
+        )
+        self._read(turn, 0)
+
+    async def _stop(self, content: dict[str, Any]) -> None:
+        turn = await in_db(turn_of, self.user, str(content["turn"]))
+        await in_db(chat.request_stop, turn)
+
+    async def _follow(self, content: dict[str, Any]) -> None:
+        cursor = int(content.get("cursor") or 0)
+        if cursor < 0:
+            raise ServiceError("a cursor counts characters from 0")
+        turn = await in_db(turn_of, self.user, str(content["turn"]))
+        self._read(turn, cursor)
+
+    def _read(self, turn: Turn, cursor: int) -> None:
+        earlier = self.followed.pop(turn.public_id, None)
+        if earlier is not None:
+            earlier.cancel()
+        self.followed[turn.public_id] = asyncio.create_task(self._pass_on(turn, cursor))
+
+    async def _pass_on(self, turn: Turn, cursor: int) -> None:
+        async for piece in read_reply(turn, cursor):
+            await self.send_json(
+                {
+                    "type": "delta",
+                    "turn": turn.public_id,
+                    "cursor": piece.cursor,
+                    "text": piece.text,
+                }
+            )
+        body = await in_db(lambda: turn_json(turn_of(self.user, turn.public_id)))
+        self.followed.pop(turn.public_id, None)
+        await self.send_json({"type": "done", "turn": _plain(body)})
+
+
+def _plain(body: dict[str, Any]) -> dict[str, Any]:
+    """Times as ISO 8601 text; the rest is JSON already."""
+    return {
+        name: value.isoformat() if hasattr(value, "isoformat") else _deep(value)
+        for name, value in body.items()
+    }
+
+
+def _deep(value: Any) -> Any:
+    return _plain(value) if isinstance(value, dict) else value

@@ -1,0 +1,133 @@
+"""Users, keys and one-time links. Secrets are hashed; the plain text is returned once."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from clawweb.models import SCOPES, ApiKey, Consent, SignInLink, User
+from clawweb.services.errors import ServiceError
+
+UI_SCOPES = ("chat", "feedback")
+CLI_SCOPES = tuple(scope for scope in SCOPES if scope != "export")
+LINK_MINUTES = 15
+
+
+def _hash(secret: str) -> str:
+    # The secrets are 256 random bits: a plain hash cannot be guessed back, and lookups stay indexed.
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def make_key(
+    *,
+    user: User,
+    name: str,
+    scopes: Sequence[str] = UI_SCOPES,
+    expires_at: datetime | None = None,
+) -> tuple[ApiKey, str]:
+    """A new key and its plain text, which is kept nowhere."""
+    unknown = set(scopes) - set(SCOPES)
+    if unknown or not scopes:
+        raise ServiceError(f"scopes are some of {', '.join(SCOPES)}, not {sorted(unknown)}")
+    plain = f"claw-{secrets.token_urlsafe(32)}"
+    key = ApiKey.objects.create(
+        user=user,
+        name=name.strip()[:80] or "key",
+        hashed=_hash(plain),
+        tail=plain[-4:],
+        scopes=list(scopes),
+        expires_at=expires_at,
+    )
+    return key, plain
+
+
+def key_for(plain: str) -> ApiKey | None:
+    """The valid key with this text, of an active user; notes that it was used (once a minute)."""
+    now = timezone.now()
+    key = (
+        ApiKey.objects.select_related("user")
+        .filter(Q(expires_at=None) | Q(expires_at__gt=now))
+        .filter(hashed=_hash(plain), revoked_at=None, user__is_active=True)
+        .first()
+    )
+    if key and (key.last_used_at is None or now - key.last_used_at > timedelta(minutes=1)):
+        ApiKey.objects.filter(pk=key.pk).update(last_used_at=now)
+    return key
+
+
+def revoke_key(*, user: User, key_id: int) -> bool:
+    """Whether a key of this user was still valid and is now revoked."""
+    return bool(
+        ApiKey.objects.filter(user=user, pk=key_id, revoked_at=None).update(
+            revoked_at=timezone.now()
+        )
+    )
+
+
+def add_user(*, username: str, password: str) -> User:
+    """A new user with a password; ServiceError says what is wrong with either."""
+    user = User(username=username.strip())
+    try:
+        user.clean_fields(exclude=["password"])
+        validate_password(password, user)
+    except ValidationError as exc:
+        raise ServiceError(" ".join(exc.messages)) from exc
+    if User.objects.filter(username__iexact=user.username).exists():
+        raise ServiceError(f"there is already a user called {user.username}")
+    user.set_password(password)
+    user.save()
+    return user
+
+
+def set_consent(*, user: User, consent: str) -> None:
+    if consent not in Consent.values:
+        raise ServiceError(f"consent is one of {', '.join(Consent.values)}")
+    User.objects.filter(pk=user.pk).update(consent=consent)
+
+
+def make_link(user: User) -> str:
+    """The path of a link that signs `user` in once within 15 minutes."""
+    token = secrets.token_urlsafe(32)
+    SignInLink.objects.create(
+        user=user,
+        hashed=_hash(token),
+        expires_at=timezone.now() + timedelta(minutes=LINK_MINUTES),
+    )
+    return f"/signin/{token}/"
+
+
+def redeem_link(token: str) -> User | None:
+    """The link's user, if it is unused and young; it is used up by this."""
+    now = timezone.now()
+    used = SignInLink.objects.filter(hashed=_hash(token), used_at=None, expires_at__gt=now).update(
+        used_at=now
+    )
+    if not used:
+        return None
+    user = SignInLink.objects.select_related("user").get(hashed=_hash(token)).user
+    return user if user.is_active else None
+
+
+def link_is_good(token: str) -> bool:
+    """Whether `redeem_link` would work now; uses nothing up."""
+    return SignInLink.objects.filter(
+        hashed=_hash(token), used_at=None, expires_at__gt=timezone.now()
+    ).exists()
+
+
+@transaction.atomic
+def first_admin_link() -> str | None:
+    """A sign-in link for the first admin, made when there is none; None once an admin has signed in."""
+    admins = User.objects.filter(is_superuser=True, is_active=True)
+    if admins.exclude(last_login=None).exists():
+        return None
+    admin = admins.order_by("id").first() or User.objects.create_superuser("admin")
+    return make_link(admin)

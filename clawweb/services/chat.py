@@ -1,0 +1,275 @@
+"""Writes of conversations: opening, claiming, checkpointing and finishing turns."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from clawweb import valkey
+from clawweb.engine import current_template_hash
+from clawweb.events import changed
+from clawweb.models import ApiKey, ChatSession, Consent, Turn, TurnState, User
+from clawweb.selectors.chat import (
+    history_hash,
+    input_of,
+    messages_for,
+    path_to,
+    turn_that_ends_with,
+)
+from clawweb.selectors.learning import live_adapter, policy_of
+from clawweb.services.errors import ServiceError
+from rollouts.types import BASE, Message, Policy, Rollout, SamplingParams
+
+LEASE = timedelta(seconds=15)
+TITLE_CHARS = 60
+
+
+def open_session(
+    *, user: User, external_id: str | None = None, api_key: ApiKey | None = None
+) -> ChatSession:
+    """The user's session of that name, made when it is not there."""
+    if external_id is None:
+        return ChatSession.objects.create(user=user, api_key=api_key)
+    own = ChatSession.objects.filter(user=user).filter(
+        Q(public_id=external_id) | Q(external_id=external_id)
+    )
+    found = own.first()
+    if found is not None:
+        return found
+    try:
+        with transaction.atomic():
+            return ChatSession.objects.create(user=user, external_id=external_id, api_key=api_key)
+    except IntegrityError:  # another request of this caller made it in the meantime
+        return own.get()
+
+
+def place(
+    *, user: User, api_key: ApiKey | None, name: str | None, messages: Sequence[Message]
+) -> tuple[ChatSession, Turn | None, list[Message]]:
+    """Where a stateless request belongs: its session, the turn it follows, and what is new in it."""
+    session = open_session(user=user, external_id=name, api_key=api_key) if name else None
+    key_id = api_key.pk if api_key else None
+    parent, length = turn_that_ends_with(user, messages, session=session, api_key_id=key_id)
+    if session is None:
+        session = parent.session if parent else open_session(user=user, api_key=api_key)
+    return session, parent, list(messages[length:])
+
+
+def open_turn(
+    *,
+    session: ChatSession,
+    parent: Turn | None,
+    messages: Sequence[Message],
+    params: SamplingParams,
+    asked: str = "agent",
+    turn_type: str = "main",
+    source: str = "ui",
+    client_id: str | None = None,
+) -> Turn:
+    """A pending turn that a generator will answer. The same `client_id` gives the same turn."""
+    if client_id:
+        known = session.turns.filter(client_id=client_id).first()
+        if known:
+            return known
+    recorded = session.user.consent != Consent.NOTHING
+    with transaction.atomic():
+        turn = Turn.objects.create(
+            session=session,
+            parent=parent,
+            context_start=parent.context_start if parent else None,
+            source=source,
+            turn_type=turn_type,
+            asked=asked,
+            client_id=client_id,
+            recorded=recorded,
+            input_messages=list(messages) if recorded else [],
+            sampling=asdict(params),
+        )
+        if recorded and not session.title:
+            text = next((m["content"] for m in messages if m["role"] == "user"), "")
+            session.title = " ".join(text.split())[:TITLE_CHARS]
+        session.save(update_fields=["title", "updated_at"])
+        if not recorded:
+            _keep(turn, messages, "")
+    transaction.on_commit(valkey.wake_generator, robust=True)
+    return turn
+
+
+def _keep(turn: Turn, messages: Sequence[Message], reply: str) -> None:
+    try:
+        valkey.keep_text(turn.public_id, {"input": list(messages), "reply": reply})
+    except valkey.ValkeyError as exc:
+        raise ServiceError(
+            "You asked to keep nothing, and the short-lived store for that is down. Try again soon."
+        ) from exc
+
+
+def regenerate(*, turn: Turn, client_id: str | None = None) -> Turn:
+    """A sibling that answers the same input again."""
+    return open_turn(
+        session=turn.session,
+        parent=turn.parent,
+        messages=input_of(turn),
+        params=sampling_of(turn),
+        asked="agent" if turn.asked.startswith("agent") else turn.asked,
+        turn_type=turn.turn_type,
+        source=turn.source,
+        client_id=client_id,
+    )
+
+
+def sampling_of(turn: Turn) -> SamplingParams:
+    return SamplingParams.from_json(turn.sampling)
+
+
+def request_stop(turn: Turn) -> bool:
+    """Ask the generator to stop; False when the reply is finished already."""
+    waiting = Turn.objects.filter(
+        pk=turn.pk, state__in=[TurnState.PENDING, TurnState.STREAMING]
+    ).update(stop_requested=True)
+    if waiting:
+        transaction.on_commit(lambda: valkey.call_stop(turn.public_id), robust=True)
+    return bool(waiting)
+
+
+def close_session(session: ChatSession) -> None:
+    ChatSession.objects.filter(pk=session.pk, closed_at=None).update(closed_at=timezone.now())
+
+
+# What follows is called by generators. Each write is conditional on the turn's lease.
+
+
+def claim_turn() -> Turn | None:
+    """The oldest pending turn, now streaming under a lease of ours; None when there is none."""
+    for pk in Turn.objects.filter(state=TurnState.PENDING).order_by("id").values_list("pk")[:8]:
+        claimed = Turn.objects.filter(pk=pk[0], state=TurnState.PENDING).update(
+            state=TurnState.STREAMING,
+            lease_token=str(uuid.uuid4()),
+            lease_until=timezone.now() + LEASE,
+            started_at=timezone.now(),
+        )
+        if claimed:
+            return Turn.objects.select_related("session__user", "parent").get(pk=pk[0])
+    return None
+
+
+def _held(turn: Turn) -> Any:
+    return Turn.objects.filter(
+        pk=turn.pk, state=TurnState.STREAMING, lease_token=turn.lease_token
+    )
+
+
+def choose_policy(turn: Turn, *, base_hash: str) -> tuple[Policy, str]:
+    """What answers this turn, settled once at its start; the second value says why base had to."""
+    if turn.asked == "base":
+        return BASE, ""
+    user = turn.session.user
+    if turn.asked.startswith("agent@v"):
+        wanted = user.adapters.filter(version=int(turn.asked[7:])).first()
+        if wanted is None or wanted.state not in ("live", "standby"):
+            return BASE, f"version {turn.asked[7:]} is not there any more"
+    else:
+        wanted = live_adapter(user)
+    if wanted is None:
+        return BASE, ""
+    if wanted.base_hash != base_hash:
+        return BASE, "the base model has changed since this version was trained"
+    Turn.objects.filter(pk=turn.pk).update(
+        adapter=wanted, adapter_name=wanted.name, version=wanted.version
+    )
+    return policy_of(wanted), ""
+
+
+def note_fallback(turn: Turn, reason: str) -> None:
+    """Base answers in the adapter's place: say so on the row, so that it never trains."""
+    _held(turn).update(adapter=None, adapter_name="", version=0, fallback=reason[:200])
+
+
+def move_memory(turn: Turn) -> bool:
+    """Drop the older half of the turns in the prompt; False when only the new message is left."""
+    path = [row for row in path_to(turn) if row.pk >= (turn.context_start_id or 0)]
+    if len(path) < 2:
+        return False
+    start = path[(len(path) + 1) // 2]
+    turn.context_start = start
+    return bool(_held(turn).update(context_start=start))
+
+
+def checkpoint(
+    turn: Turn, *, text: str, ids: Sequence[int], prompt_ids: Sequence[int] | None
+) -> bool:
+    """Save what there is and renew the lease. True when the reply should stop."""
+    values: dict[str, Any] = {"lease_until": timezone.now() + LEASE}
+    if turn.recorded:
+        values |= {"reply": text, "response_ids": list(ids)}
+        if prompt_ids is not None:
+            values["prompt_ids"] = list(prompt_ids)
+    if turn.first_token_at is None and text:
+        turn.first_token_at = values["first_token_at"] = timezone.now()
+    if not _held(turn).update(**values):
+        return True
+    return Turn.objects.filter(pk=turn.pk, stop_requested=True).exists()
+
+
+def finish_turn(turn: Turn, *, state: TurnState, rollout: Rollout | None, text: str, error: str = "") -> bool:
+    """End the turn under its lease; the reply's ids and log-probs go onto the row as the engine gave them."""
+    values: dict[str, Any] = {
+        "state": state,
+        "finished_at": timezone.now(),
+        "error": error,
+        "template_hash": current_template_hash(),
+    }
+    if rollout is not None:
+        plain = rollout.params.keeps_behaviour_logprobs and rollout.logprobs is not None
+        values |= {
+            "prompt_ids": list(rollout.prompt_ids),
+            "response_ids": list(rollout.response_ids),
+            "logprobs": list(rollout.logprobs or ()) if plain else None,
+            "finish_reason": rollout.finish_reason,
+        }
+    if turn.recorded:
+        values |= {"reply": text, "history_hash": _history_after(turn, text)}
+    else:
+        values |= {"prompt_ids": None, "response_ids": None, "logprobs": None, "reply": ""}
+        _keep(turn, input_of(turn), text)
+    with transaction.atomic():
+        done = _held(turn).update(**values)
+        if done:
+            changed(turn.session.user_id, "turn", turn.public_id)
+    return bool(done)
+
+
+def _history_after(turn: Turn, text: str) -> str:
+    # Named by the whole branch, also when the prompt's memory begins later.
+    turn_start, turn.context_start = turn.context_start, None
+    try:
+        return history_hash([*messages_for(turn), Message(role="assistant", content=text)])
+    finally:
+        turn.context_start = turn_start
+
+
+def interrupt_abandoned() -> list[Turn]:
+    """Turns whose generator is gone: their text is kept and the user may try again."""
+    gone = list(
+        Turn.objects.select_related("session").filter(
+            state=TurnState.STREAMING, lease_until__lt=timezone.now()
+        )
+    )
+    interrupted = []
+    for turn in gone:
+        with transaction.atomic():
+            if _held(turn).filter(lease_until__lt=timezone.now()).update(
+                state=TurnState.INTERRUPTED,
+                finished_at=timezone.now(),
+                error="The process that wrote this reply stopped. What it had written is kept.",
+            ):
+                changed(turn.session.user_id, "turn", turn.public_id)
+                interrupted.append(turn)
+    return interrupted

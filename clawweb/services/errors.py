@@ -1,0 +1,48 @@
+"""What a service refuses, in words for the person who asked."""
+
+from __future__ import annotations
+
+
+class ServiceError(Exception):
+    """A request that cannot be done; `title` names the rule, the message says what to do."""
+
+    title = "not possible"
+    status = 409
+
+
+class NotRecorded(ServiceError):
+    title = "not_recorded"
+
+
+class UnknownReason(ServiceError):
+    title = "unknown_reason"
+    status = 422
+
+
+class NothingToRate(ServiceError):
+    title = "no_reply_yet"
+
+
+class NothingReady(ServiceError):
+    title = "nothing_ready"
+
+
+class AlreadyTraining(ServiceError):
+    title = "already_training"
+
+
+class CannotPromote(ServiceError):
+    title = "cannot_promote"
+
+
+class NothingToRollBack(ServiceError):
+    title = "already_base"
+
+
+class EngineDown(ServiceError):
+    title = "engine_unavailable"
+    status = 503
+
+
+class LeaseLost(Exception):
+    """Another worker holds the row now: go home without writing anything."""

@@ -1,0 +1,197 @@
+"""Ratings: append-only rows, and the sample that the newest one stands for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from clawweb.config import config
+from clawweb.events import changed
+from clawweb.models import (
+    AdapterVersion,
+    Consent,
+    DropReason,
+    Feedback,
+    FeedbackReason,
+    SampleState,
+    TrainingSample,
+    Turn,
+    TurnState,
+    User,
+)
+from clawweb.selectors.chat import latest_feedback
+from clawweb.services.errors import NothingToRate, NotRecorded, UnknownReason
+from rollouts.types import SamplingParams
+
+MAX_COMMENT = 4000
+HELD_BACK_EVERY = 5
+HELD_BACK_WINDOW = 8
+_GIVEN = ("value", "reasons", "comment", "correction")
+
+
+@transaction.atomic
+def rate_turn(
+    *, turn: Turn, author: User, changes: dict[str, Any], source: str = "ui"
+) -> Feedback:
+    """Append what was said. A field that is not in `changes` keeps its last value.
+
+    `changes` holds any of value (+1, -1, None), reasons (slugs), comment, correction, final. A reason or a
+    correction without a vote is a vote down; a new vote the other way clears what explained the old one.
+    """
+    if not turn.recorded:
+        raise NotRecorded("You asked to keep nothing of your chats, so this reply cannot be rated.")
+    if not turn.is_finished or not turn.reply:
+        raise NothingToRate("There is no finished reply to rate yet.")
+    before = latest_feedback(turn)
+    said = _merged(before, changes)
+    row = Feedback.objects.create(
+        turn=turn,
+        author=author,
+        source=source,
+        adapter_name=turn.adapter_name,
+        content_hash=hashlib.sha256(turn.reply.encode()).hexdigest(),
+        **said,
+    )
+    _replace_sample(turn, row)
+    changed(turn.session.user_id, "receipt", turn.public_id)
+    return row
+
+
+def _merged(before: Feedback | None, changes: dict[str, Any]) -> dict[str, Any]:
+    """The new row's fields: the last row's, with what was said now."""
+    kept: dict[str, Any] = {"value": None, "reasons": [], "comment": "", "correction": ""}
+    if before is not None:
+        kept = {name: getattr(before, name) for name in _GIVEN}
+    if "value" in changes and changes["value"] != kept["value"]:
+        kept = {"value": changes["value"], "reasons": [], "comment": "", "correction": ""}
+    if changes.get("reasons") is not None:
+        kept["reasons"] = _reasons(changes["reasons"])
+    for name in ("comment", "correction"):
+        if changes.get(name) is not None:
+            kept[name] = changes[name].strip()[:MAX_COMMENT]
+    explains = kept["reasons"] or kept["correction"]
+    if kept["value"] is None and explains and "value" not in changes:
+        kept["value"] = -1
+    kept["is_final"] = bool(changes.get("final")) or bool(explains or kept["comment"])
+    return kept
+
+
+def _reasons(slugs: Sequence[str]) -> list[dict[str, str]]:
+    """The chips with the hints they stand for now, so that a later edit does not rewrite history."""
+    rows = {row.slug: row for row in FeedbackReason.objects.filter(active=True)}
+    unknown = [slug for slug in slugs if slug not in rows]
+    if unknown:
+        raise UnknownReason(
+            f"There is no reason called {', '.join(unknown)}; there are {', '.join(rows)}."
+        )
+    return [{"slug": slug, "hint": rows[slug].hint} for slug in dict.fromkeys(slugs)]
+
+
+def _replace_sample(turn: Turn, row: Feedback) -> None:
+    """The newest row decides: an unclaimed sample gives way, a claimed or learned one is marked."""
+    old = turn.samples.order_by("-id").first()
+    taken_back = row.value is None and not row.comment
+    if old is not None and old.state in (SampleState.WAITING, SampleState.READY):
+        old.state = SampleState.WITHDRAWN if taken_back else SampleState.SUPERSEDED
+        old.save(update_fields=["state", "updated_at"])
+    if taken_back and (old is None or old.state == SampleState.WITHDRAWN):
+        return
+    if taken_back:
+        # A claimed or learned rating cannot be unlearned; the row says that it was taken back.
+        new = TrainingSample(turn=turn, user=turn.session.user, feedback=row)
+        new.state = SampleState.WITHDRAWN
+    else:
+        new = _sample(turn, row)
+    new.save()
+    if old is not None:
+        TrainingSample.objects.filter(pk=old.pk).update(replaced_by=new)
+
+
+def _sample(turn: Turn, row: Feedback) -> TrainingSample:
+    """What the rating gives to training, with the reason when it gives nothing."""
+    hints = [reason["hint"] for reason in row.reasons]
+    hint = " ".join([*hints, row.comment] if row.comment else hints)
+    sample = TrainingSample(
+        turn=turn,
+        user=turn.session.user,
+        feedback=row,
+        reward=row.value,
+        hint=hint,
+        correction=row.correction,
+    )
+    reason = drop_reason(turn, reward=row.value, hinted=bool(hint or row.correction))
+    if reason:
+        sample.state, sample.drop_reason = SampleState.DROPPED, reason
+        return sample
+    waits = row.value == -1 and not row.is_final
+    sample.settles_at = timezone.now() + timedelta(seconds=config().settle_seconds if waits else 0)
+    sample.state = SampleState.WAITING
+    if not waits:
+        settle(sample)
+    return sample
+
+
+def drop_reason(turn: Turn, *, reward: int | None, hinted: bool) -> str:
+    """Why this turn does not train (DECISIONS 18 and 19); empty when it does."""
+    session = turn.session
+    if session.user.consent != Consent.TRAIN or session.locked:
+        return DropReason.CONSENT
+    if turn.asked != "agent":
+        return DropReason.BASE_REQUESTED
+    if turn.turn_type != "main":
+        return DropReason.SIDE_TURN
+    if turn.fallback:
+        return DropReason.FALLBACK
+    if reward is None:
+        return DropReason.NO_SIGNAL
+    if turn.state not in (TurnState.COMPLETE, TurnState.STOPPED) or not turn.response_ids:
+        return DropReason.NO_LOGPROBS
+    if len(turn.prompt_ids) + len(turn.response_ids) > config().train_tokens:
+        return DropReason.TOO_LONG
+    if turn.logprobs is None:
+        if SamplingParams.from_json(turn.sampling).keeps_behaviour_logprobs:
+            return DropReason.NO_LOGPROBS
+        return "" if hinted else DropReason.GREEDY
+    if len(turn.logprobs) != len(turn.response_ids):
+        return DropReason.NO_LOGPROBS
+    return ""
+
+
+def settle(sample: TrainingSample) -> None:
+    """From waiting to ready, unsaved; every fifth one of a user with a version is kept for the gate."""
+    sample.state = SampleState.READY
+    user = sample.user
+    if not AdapterVersion.objects.filter(user=user, live_at__isnull=False).exists():
+        return
+    rated = TrainingSample.objects.filter(user=user).exclude(
+        state__in=[SampleState.WAITING, SampleState.DROPPED, SampleState.WITHDRAWN, SampleState.SUPERSEDED]
+    )
+    sample.held_back = (rated.count() + 1) % HELD_BACK_EVERY == 0
+    if not sample.held_back:
+        return
+    window = TrainingSample.objects.filter(user=user, state=SampleState.READY, held_back=True)
+    kept = list(window.order_by("-id").values_list("pk", flat=True)[: HELD_BACK_WINDOW - 1])
+    window.exclude(pk__in=kept).update(held_back=False)
+
+
+@transaction.atomic
+def settle_due() -> list[User]:
+    """Settle every sample whose time has come; the users who may now have a batch."""
+    due = TrainingSample.objects.select_related("user", "turn__session").filter(
+        state=SampleState.WAITING, settles_at__lte=timezone.now()
+    )
+    users: dict[int, User] = {}
+    for sample in due:
+        settle(sample)
+        moved = TrainingSample.objects.filter(pk=sample.pk, state=SampleState.WAITING).update(
+            state=sample.state, held_back=sample.held_back
+        )
+        if moved:
+            users[sample.user_id] = sample.user
+            changed(sample.user_id, "receipt", sample.turn.public_id)
+    return list(users.values())

@@ -1,0 +1,304 @@
+"""Writes of training jobs: queueing, leases, claiming samples, recording, ending.
+
+A job's worker holds a lease: a token and a time. Every write is conditional on the token, so a worker that
+was thought dead and is not cannot write over the one that took its place.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.db.models import F, QuerySet
+from django.utils import timezone
+
+from clawweb.config import config
+from clawweb.events import changed
+from clawweb.models import (
+    ACTIVE_JOB,
+    AdapterVersion,
+    Consent,
+    DropReason,
+    Event,
+    JobSample,
+    JobState,
+    SampleState,
+    StepMetric,
+    TrainingJob,
+    TrainingSample,
+    User,
+)
+from clawweb.selectors.learning import live_adapter, ready_samples
+from clawweb.services.errors import AlreadyTraining, LeaseLost, NothingReady
+
+MAX_SAMPLES = 64
+MAX_ATTEMPTS = 3
+MAX_VERSION_AGE = 3
+REPLAYED = 8
+RUNNING = (JobState.LOADING, JobState.TRAINING, JobState.GATING)
+
+
+def queue_job(*, user: User, trigger: str = "manual", method: str = "opd") -> TrainingJob:
+    """A queued job for what is ready now; says why when there is none to be had."""
+    have = ready_samples(user).count()
+    if user.consent != Consent.TRAIN:
+        raise NothingReady("Your settings say not to train on your chats.")
+    active = TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).first()
+    if active is not None:
+        raise AlreadyTraining(f"Job {active.public_id} is {active.state} already; it comes first.")
+    if not have:
+        raise NothingReady(
+            "There is no counted rating to learn from. Rate a reply of your agent first."
+        )
+    try:
+        with transaction.atomic():
+            job = TrainingJob.objects.create(user=user, trigger=trigger, method=method)
+            _note(job, "queued", f"{have} ratings are ready")
+            changed(user.pk, "job", job.public_id)
+    except IntegrityError as exc:
+        raise AlreadyTraining("A job of yours has just been queued.") from exc
+    return job
+
+
+def queue_batch(user: User) -> TrainingJob | None:
+    """A job if the batch is full and nothing speaks against it: then None."""
+    if ready_samples(user).count() < config().batch:
+        return None
+    last = TrainingJob.objects.filter(user=user).first()
+    if last is not None and last.state != JobState.DEPLOYED and last.seen_sample is not None:
+        # What was refused or cancelled is not tried again by itself before something new was said.
+        if not ready_samples(user).filter(pk__gt=last.seen_sample).exists():
+            return None
+    try:
+        return queue_job(user=user, trigger="batch")
+    except (NothingReady, AlreadyTraining):
+        return None
+
+
+def users_with_batches() -> list[User]:
+    """Users with ready samples and no active job; the sweep asks `queue_batch` about each."""
+    waiting = TrainingSample.objects.filter(state=SampleState.READY, held_back=False)
+    busy = TrainingJob.objects.filter(state__in=ACTIVE_JOB).values("user_id")
+    return list(User.objects.filter(pk__in=waiting.values("user_id")).exclude(pk__in=busy))
+
+
+def claim_job(public_id: str) -> TrainingJob | None:
+    """The job under a fresh lease, its samples claimed; None when it is not to be had.
+
+    Takes a queued job, or a running one whose lease ran out. After three attempts that ended without a word
+    the job fails instead.
+    """
+    now = timezone.now()
+    job = TrainingJob.objects.filter(public_id=public_id).first()
+    if job is None or job.state not in (JobState.QUEUED, *RUNNING):
+        return None
+    takes = TrainingJob.objects.filter(pk=job.pk, state=job.state, lease_token=job.lease_token)
+    if job.state in RUNNING:
+        takes = takes.filter(lease_until__lt=now)
+    if job.attempt >= MAX_ATTEMPTS:
+        if takes.update(lease_token=str(uuid.uuid4())):
+            job.refresh_from_db()
+            end_job(
+                job,
+                state=JobState.FAILED,
+                reason=f"It was started {MAX_ATTEMPTS} times and its worker died each time.",
+            )
+        return None
+    with transaction.atomic():
+        claimed = takes.update(
+            state=JobState.LOADING,
+            lease_token=str(uuid.uuid4()),
+            lease_until=now + timedelta(seconds=config().lease_seconds),
+            attempt=F("attempt") + 1,
+            started_at=job.started_at or now,
+            phase="loading the model",
+            step=0,
+        )
+        if not claimed:
+            return None
+        job = TrainingJob.objects.select_related("user", "parent").get(pk=job.pk)
+        if job.attempt == 1:
+            _claim_samples(job)
+        _note(job, "started", f"attempt {job.attempt}")
+        changed(job.user_id, "job", job.public_id)
+    return job
+
+
+def _claim_samples(job: TrainingJob) -> None:
+    """All ready samples, oldest first, at most 64; those that may not train are dropped with the reason."""
+    live = live_adapter(job.user)
+    job.parent = live
+    job.save(update_fields=["parent"])
+    samples = ready_samples(job.user).select_related("turn__session", "user")[:MAX_SAMPLES]
+    for sample in samples:
+        mine = TrainingSample.objects.filter(pk=sample.pk, state=SampleState.READY)
+        session = sample.turn.session
+        if job.user.consent != Consent.TRAIN or session.locked:
+            mine.update(state=SampleState.DROPPED, drop_reason=DropReason.CONSENT)
+        elif live and live.version - sample.turn.version > MAX_VERSION_AGE:
+            mine.update(state=SampleState.DROPPED, drop_reason=DropReason.STALE)
+        elif mine.update(state=SampleState.CLAIMED, job=job):
+            JobSample.objects.create(job=job, sample=sample, role="new")
+        changed(job.user_id, "receipt", sample.turn.public_id)
+    for sample in _replayable(job):
+        JobSample.objects.create(job=job, sample=sample, role="replay")
+
+
+def _replayable(job: TrainingJob) -> QuerySet[TrainingSample]:
+    """Earlier feedback that the parent learned from, newest first: reminded of, never counted again."""
+    learned = TrainingSample.objects.filter(
+        user=job.user,
+        state=SampleState.TRAINED,
+        replaced_by=None,
+        turn__session__locked=False,
+        adapter__rolled_back_at=None,
+    )
+    return learned.order_by("-id")[:REPLAYED]
+
+
+def samples_of(job: TrainingJob, role: str = "new") -> list[TrainingSample]:
+    rows = TrainingSample.objects.filter(job_samples__job=job, job_samples__role=role)
+    if role == "new":
+        rows = rows.filter(state=SampleState.CLAIMED, job=job)
+    return list(rows.select_related("turn__session", "user").order_by("id"))
+
+
+def held_back_samples(user: User) -> list[TrainingSample]:
+    """What the gate compares versions on."""
+    rows = TrainingSample.objects.filter(user=user, state=SampleState.READY, held_back=True)
+    return list(rows.select_related("turn__session").order_by("id"))
+
+
+def held(job: TrainingJob) -> QuerySet[TrainingJob]:
+    """The job's row while the lease that `job` was claimed with is still the row's."""
+    return TrainingJob.objects.filter(
+        pk=job.pk, lease_token=job.lease_token, state__in=ACTIVE_JOB
+    )
+
+
+def renew(job: TrainingJob) -> bool:
+    """Keep the lease; False when it is lost. A job that should be cancelled keeps its lease until it ends."""
+    until = timezone.now() + timedelta(seconds=config().lease_seconds)
+    return bool(held(job).update(lease_until=until))
+
+
+def cancel_wanted(job: TrainingJob) -> bool:
+    return held(job).filter(cancel_requested=True).exists()
+
+
+@transaction.atomic
+def advance(job: TrainingJob, **values: Any) -> None:
+    """Write progress (state, phase, step, steps, config, timings …) under the lease."""
+    if not held(job).update(**values):
+        raise LeaseLost(job.public_id)
+    for name, value in values.items():
+        setattr(job, name, value)
+    if "state" in values:
+        _note(job, values["state"], values.get("phase", ""))
+    changed(job.user_id, "job", job.public_id)
+
+
+@transaction.atomic
+def record_step(job: TrainingJob, *, step: int, steps: int, values: Mapping[str, Any], phase: str) -> None:
+    """One metric row; its step counts on from earlier attempts'. Unmeasured values are left out."""
+    if not held(job).update(step=step, steps=steps, phase=phase):
+        raise LeaseLost(job.public_id)
+    earlier = job.metrics.exclude(attempt=job.attempt).order_by("-step").first()
+    offset = earlier.step if earlier else 0
+    StepMetric.objects.create(
+        job=job,
+        attempt=job.attempt,
+        step=offset + step,
+        values={name: value for name, value in values.items() if value is not None},
+    )
+    changed(job.user_id, "job", job.public_id)
+
+
+@transaction.atomic
+def drop_samples(job: TrainingJob, reasons: Mapping[int, str]) -> None:
+    """Samples that the trainer could not use, each with its reason."""
+    if not held(job).exists():
+        raise LeaseLost(job.public_id)
+    for pk, reason in reasons.items():
+        mine = TrainingSample.objects.filter(pk=pk, job=job, state=SampleState.CLAIMED)
+        mine.update(state=SampleState.DROPPED, drop_reason=DropReason(reason), job=None)
+    _receipts(job.user_id, TrainingSample.objects.filter(pk__in=list(reasons)))
+
+
+@transaction.atomic
+def note_reanswers(job: TrainingJob, sample_ids: Iterable[int]) -> None:
+    """Which samples' prompts the candidate answered again in training."""
+    for pk in sample_ids:
+        JobSample.objects.get_or_create(job=job, sample_id=pk, role="reanswer")
+
+
+@transaction.atomic
+def end_job(
+    job: TrainingJob, *, state: JobState, reason: str = "", learned: AdapterVersion | None = None
+) -> None:
+    """End the job under its lease and settle its samples: learned, or back to counted."""
+    newest = TrainingSample.objects.filter(user=job.user_id).order_by("-id").first()
+    ended = held(job).update(
+        state=state,
+        reason=reason,
+        phase="",
+        lease_token="",
+        lease_until=None,
+        finished_at=timezone.now(),
+        seen_sample=newest.pk if newest else 0,
+    )
+    if not ended:
+        raise LeaseLost(job.public_id)
+    mine = TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED)
+    touched = list(mine.values_list("pk", flat=True))
+    if learned is not None:
+        mine.update(state=SampleState.TRAINED, adapter=learned)
+    else:
+        _give_back(mine, refused=state == JobState.REFUSED)
+    _note(job, state, reason)
+    _receipts(job.user_id, TrainingSample.objects.filter(pk__in=touched))
+    changed(job.user_id, "job", job.public_id)
+
+
+def _give_back(samples: QuerySet[TrainingSample], *, refused: bool) -> None:
+    """Claimed samples count again, unless a newer rating has replaced them or two versions were refused."""
+    if refused:
+        samples.update(refusals=F("refusals") + 1)
+    samples.filter(replaced_by__isnull=False).update(state=SampleState.SUPERSEDED, job=None)
+    samples.filter(refusals__gte=2).update(
+        state=SampleState.DROPPED, drop_reason=DropReason.REFUSED, job=None
+    )
+    samples.update(state=SampleState.READY, job=None)
+
+
+def _receipts(user_id: int, samples: QuerySet[TrainingSample]) -> None:
+    for public_id in samples.values_list("turn__public_id", flat=True):
+        changed(user_id, "receipt", public_id)
+
+
+def cancel_job(job: TrainingJob) -> bool:
+    """Cancel: a queued job ends at once, a running one at its next micro-batch. False when it is over."""
+    token = str(uuid.uuid4())
+    queued = TrainingJob.objects.filter(pk=job.pk, state=JobState.QUEUED)
+    if queued.update(lease_token=token, cancel_requested=True):
+        job.refresh_from_db()
+        end_job(job, state=JobState.CANCELLED, reason="You cancelled it before it started.")
+        return True
+    asked = TrainingJob.objects.filter(pk=job.pk, state__in=RUNNING).update(cancel_requested=True)
+    if asked:
+        changed(job.user_id, "job", job.public_id)
+    return bool(asked)
+
+
+def forgotten_jobs() -> list[TrainingJob]:
+    """Jobs that no worker holds: queued, or running under a lease that has run out."""
+    queued = TrainingJob.objects.filter(state=JobState.QUEUED)
+    lapsed = TrainingJob.objects.filter(state__in=RUNNING, lease_until__lt=timezone.now())
+    return list((queued | lapsed).order_by("id"))
+
+
+def _note(job: TrainingJob, kind: str, text: str = "") -> None:
+    Event.objects.create(user_id=job.user_id, kind=str(kind), job=job, text=text)

@@ -1,0 +1,88 @@
+"""The database and the static files before anything serves: copy, check, migrate, collect."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+from django.contrib.staticfiles.storage import ManifestStaticFilesStorage, staticfiles_storage
+from django.core.management import call_command
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+from django.db.utils import OperationalError
+
+from clawweb.config import Config
+from clawweb.stack.terminal import StackError, say, step
+
+KEPT_BACKUPS = 5
+DAY = 86_400.0
+
+
+def prepare_database(config: Config) -> None:
+    """Refuses a newer schema before it writes anything."""
+    try:
+        executor = MigrationExecutor(connection)
+    except OperationalError as error:
+        raise StackError(f"the database does not answer: {error} (CLAWWEB_DATABASE_URL)") from error
+    refuse_newer_schema(executor)
+    missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    if executor.loader.applied_migrations:
+        back_up(config, before_migration=bool(missing))
+    if missing:
+        with step(f"database: {len(missing)} migrations"):
+            call_command("migrate", interactive=False, verbosity=0)
+    connection.close()
+
+
+def refuse_newer_schema(executor: MigrationExecutor) -> None:
+    """A migration that was applied and is not in this code was made by a later one."""
+    loader = executor.loader
+    unknown = sorted(
+        f"{app}.{name}"
+        for app, name in loader.applied_migrations
+        if app in loader.migrated_apps and (app, name) not in loader.disk_migrations
+        and (app, name) not in replaced(executor)
+    )
+    if unknown:
+        raise StackError(
+            f"the database is newer than this code (it has {', '.join(unknown)}): "
+            "run the newer version, or put a copy from the backups folder in its place"
+        )
+
+
+def replaced(executor: MigrationExecutor) -> set[tuple[str, str]]:
+    """Migrations that a squashed one stands for."""
+    squashed = executor.loader.replacements.values()
+    return {key for migration in squashed for key in migration.replaces}
+
+
+def back_up(config: Config, *, before_migration: bool) -> None:
+    """A consistent copy before every migration, and one a day. Five are kept."""
+    source = Path(connection.settings_dict["NAME"])
+    if connection.vendor != "sqlite":
+        return
+    folder = config.var / "backups"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    copies = sorted(folder.glob("clawweb-*.sqlite3"))
+    age = time.time() - copies[-1].stat().st_mtime if copies else DAY
+    if not before_migration and age < DAY:
+        return
+    target = folder / f"clawweb-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}.sqlite3"
+    partial = target.with_suffix(".partial")
+    partial.unlink(missing_ok=True)
+    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(partial)) as new:
+        old.backup(new)
+    partial.chmod(0o600)
+    partial.rename(target)
+    for copy in [*copies, target][:-KEPT_BACKUPS]:
+        copy.unlink()
+    say(f"database: copied to {target}")
+
+
+def collect_static() -> None:
+    """Under hashed names, whatever the settings chose when no such names existed yet."""
+    with step("static files"):
+        staticfiles_storage._wrapped = ManifestStaticFilesStorage()
+        call_command("collectstatic", interactive=False, verbosity=0)

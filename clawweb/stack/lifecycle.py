@@ -1,0 +1,185 @@
+"""Up, and down again: the order in which everything starts, and the one way in which it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import NoReturn
+
+from clawweb.config import Config
+from clawweb.stack.database import collect_static, prepare_database
+from clawweb.stack.model import prepare_model
+from clawweb.stack.parts import Part, all_parts, log_folder, run_folder
+from clawweb.stack.readiness import answers, wait_until_ready, web_url
+from clawweb.stack.supervisor import RPC_ERRORS, Supervisor, end_orphans
+from clawweb.stack.terminal import StackError, clear_pending, say
+
+LONGEST_SOCKET_PATH = 100  # of 107 characters; supervisord appends its pid while it makes one
+
+
+class Stopped(BaseException):
+    """A signal asked for the end; a BaseException, so that no handler on the way keeps it."""
+
+
+def stop_on_signals() -> None:
+    """The first one ends the start-up wherever it is; later ones find the end under way."""
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        raise Stopped(signal.Signals(number).name)
+
+    for number in SIGNALS:
+        signal.signal(number, stop)
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def up(config: Config, names: list[str]) -> int:
+    """Start the parts (all, or those named), stay until told to stop. The exit code."""
+    stop_on_signals()
+    started = time.monotonic()
+    try:
+        with only_one(config):
+            parts = chosen(config, names)
+            if end_orphans(config):
+                say("ended what an earlier start had left behind")
+            prepare_folders(config)
+            check_ports(config, parts)
+            supervisor = Supervisor(config, parts)
+            try:
+                start(config, supervisor, parts)
+                announce(config, parts, time.monotonic() - started)
+                watch(supervisor)
+            finally:
+                finish(supervisor)
+    except Stopped as signal_name:
+        clear_pending()
+        say(f"stopped by {signal_name}")
+        return 0
+    except StackError as error:
+        clear_pending()
+        say(f"clawweb did not start: {error}")
+        return 1
+
+
+def chosen(config: Config, names: list[str]) -> list[Part]:
+    parts = all_parts(config)
+    known = {part.name for part in parts}
+    if unknown := set(names) - known:
+        raise StackError(f"no part {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    return [part for part in parts if not names or part.name in names]
+
+
+def prepare_folders(config: Config) -> None:
+    config.var.mkdir(mode=0o700, parents=True, exist_ok=True)
+    config.var.chmod(0o700)
+    for folder in (run_folder(config), log_folder(config), run_folder(config) / "ipc"):
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+@contextmanager
+def only_one(config: Config) -> Iterator[None]:
+    """Two on one data folder would end each other's servers."""
+    prepare_folders(config)
+    longest = len(str(run_folder(config) / "valkey.sock"))
+    if longest > LONGEST_SOCKET_PATH:
+        over = longest - LONGEST_SOCKET_PATH
+        raise StackError(f"the data folder's path is {over} characters too long for sockets: "
+                         "set CLAWWEB_VAR to a shorter one")
+    with (run_folder(config) / "up.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StackError(
+                f"it runs already on {config.var} ({web_url(config)}); for a second one beside it "
+                "set CLAWWEB_VAR, CLAWWEB_PORT and CLAWWEB_VLLM_PORT"
+            ) from None
+        yield
+
+
+def check_ports(config: Config, parts: list[Part]) -> None:
+    wanted = {
+        "web": ("CLAWWEB_PORT", config.host, config.port),
+        "vllm": ("CLAWWEB_VLLM_PORT", "127.0.0.1", config.vllm_port),
+    }
+    for part in parts:
+        if part.name in wanted:
+            check_port(*wanted[part.name])
+
+
+def check_port(setting: str, host: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise StackError(
+                f"port {port} on {host} cannot be had ({error.strerror}): "
+                f"set {setting} to another"
+            ) from error
+
+
+def start(config: Config, supervisor: Supervisor, parts: list[Part]) -> None:
+    """The model server takes longest; it loads while the database and the files are prepared."""
+    if any(part.name in ("vllm", "worker-gpu") for part in parts):
+        prepare_model(config)
+    early = [part for part in parts if part.name in ("valkey", "vllm")]
+    late = [part for part in parts if part not in early]
+    supervisor.launch()
+    for part in early:
+        supervisor.start(part.name)
+    prepare_database(config)
+    collect_static()
+    say(f"starting {', '.join(part.name for part in parts)} (logs: {log_folder(config)})")
+    wait_until_ready(supervisor, [part for part in early if part.name == "valkey"])
+    for part in late:
+        supervisor.start(part.name)
+    wait_until_ready(supervisor, [part for part in parts if part.name != "valkey"])
+
+
+def announce(config: Config, parts: list[Part], seconds: float) -> None:
+    if config.vllm_url and not answers(f"{config.vllm}/health"):
+        say(f"warning: no vLLM answers at {config.vllm} (CLAWWEB_VLLM_URL); replies will fail")
+    say(f"clawweb is ready at {web_url(config)} after {seconds:.0f} s")
+    if any(part.name == "web" for part in parts):
+        from clawweb.services.accounts import first_admin_link
+
+        if path := first_admin_link():
+            say(f"sign in as admin, once, within 15 minutes: {web_url(config)}{path}")
+    say("Ctrl-C stops it")
+
+
+def watch(supervisor: Supervisor) -> NoReturn:
+    """Says which part was restarted, and ends with supervisord should that end."""
+    starts = {part.name: supervisor.info(part.name)["start"] for part in supervisor.parts}
+    tick = threading.Event()
+    while True:
+        tick.wait(2.0)
+        if not supervisor.is_alive:
+            raise StackError("supervisord ended by itself; see log/supervisord.log")
+        for name, known in starts.items():
+            with suppress(*RPC_ERRORS):
+                now = supervisor.info(name)["start"]
+                if now != known:
+                    starts[name] = now
+                    say(f"{name} ended and was started again; see its log")
+
+
+def finish(supervisor: Supervisor) -> None:
+    """Also when a signal has cut the start short. Signals that come now change nothing."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    clear_pending()
+    say("stopping …")
+    started = time.monotonic()
+    supervisor.stop()
+    say(f"everything has stopped, {time.monotonic() - started:.1f} s")

