@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from django.core.exceptions import ObjectDoesNotExist
 from django.db.models import QuerySet
@@ -27,7 +27,7 @@ api = NinjaAPI(
     docs_url="/docs",
 )
 PAGE = 100
-Cursor = Annotated[str | None, Field(default=None, description="`next` of the page before")]
+Cursor = str | None  # `next` of the page before
 
 
 class FeedbackIn(Schema):

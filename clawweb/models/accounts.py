@@ -18,8 +18,10 @@ class User(AbstractUser):
     """A person. Admins are `is_superuser`."""
 
     consent = models.CharField(max_length=8, choices=Consent, default=Consent.TRAIN)
-    reward_baseline = models.FloatField(default=0.0)  # running mean of this user's rewards
-    reward_scale = models.FloatField(default=1.0)  # running spread of them
+    # Running moments of this user's votes (training.advantages.Baseline)
+    reward_mean = models.FloatField(default=0.0)
+    reward_variance = models.FloatField(default=1.0)
+    reward_count = models.PositiveIntegerField(default=0)
 
 
 SCOPES = ("chat", "feedback", "train", "read", "export")

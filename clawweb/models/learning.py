@@ -125,6 +125,7 @@ class TrainingJob(models.Model):
     steps = models.PositiveIntegerField(default=0)
     phase = models.CharField(max_length=80, blank=True)
     attempt = models.PositiveIntegerField(default=0)
+    crashes = models.PositiveSmallIntegerField(default=0)  # attempts that ended without a word
     cancel_requested = models.BooleanField(default=False)
     lease_token = models.CharField(max_length=36, blank=True)
     lease_until = models.DateTimeField(null=True, blank=True)

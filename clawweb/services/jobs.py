@@ -97,8 +97,9 @@ def claim_job(public_id: str) -> TrainingJob | None:
         return None
     takes = TrainingJob.objects.filter(pk=job.pk, state=job.state, lease_token=job.lease_token)
     if job.state in RUNNING:
-        takes = takes.filter(lease_until__lt=now)
-    if job.attempt >= MAX_ATTEMPTS:
+        takes = takes.filter(lease_until__lt=now)  # nobody has renewed it for a whole lease
+    lapsed = job.state in RUNNING
+    if lapsed and job.crashes + 1 >= MAX_ATTEMPTS:
         if takes.update(lease_token=str(uuid.uuid4())):
             job.refresh_from_db()
             end_job(
@@ -113,6 +114,7 @@ def claim_job(public_id: str) -> TrainingJob | None:
             lease_token=str(uuid.uuid4()),
             lease_until=now + timedelta(seconds=config().lease_seconds),
             attempt=F("attempt") + 1,
+            crashes=F("crashes") + int(lapsed),
             started_at=job.started_at or now,
             phase="loading the model",
             step=0,
@@ -183,6 +185,14 @@ def renew(job: TrainingJob) -> bool:
     """Keep the lease; False when it is lost. A job that should be cancelled keeps its lease until it ends."""
     until = timezone.now() + timedelta(seconds=config().lease_seconds)
     return bool(held(job).update(lease_until=until))
+
+
+@transaction.atomic
+def put_back(job: TrainingJob) -> None:
+    """Let go of a job that is in order: its worker is asked to stop. Its samples stay claimed."""
+    if held(job).update(state=JobState.QUEUED, lease_token="", lease_until=None, phase=""):
+        _note(job, "put_back", "its worker was stopped")
+        changed(job.user_id, "job", job.public_id)
 
 
 def cancel_wanted(job: TrainingJob) -> bool:

@@ -1,0 +1,302 @@
+"""One claimed job: load, train, save, gate. The only door to torch.
+
+The base model stays in this process between jobs. A job's worker renews its lease from a thread; `check` is
+called at each micro-batch and sampled token, and ends the run when the lease is lost, the job is cancelled or
+the process should stop.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from django.db import DatabaseError, close_old_connections, transaction
+
+from clawweb.config import config
+from clawweb.engine import base_hash, tokenizer_controls
+from clawweb.models import AdapterVersion, JobState, TrainingJob, TrainingSample, User
+from clawweb.selectors.chat import messages_for
+from clawweb.selectors.learning import policy_of
+from clawweb.services import jobs, versions
+from clawweb.services.errors import LeaseLost
+from rollouts.rendering import defuse, defused
+from rollouts.types import Sample
+from training.adapters import attach, check_folder, detach, save_version
+from training.advantages import Baseline
+from training.base import Base, load_base
+from training.config import TrainConfig
+from training.errors import NoSignal, TrainingError
+from training.gate import decide, measure, neutral_prompts
+from training.optimizer import save_optimizer
+from training.probe import write_probe
+from training.trainer import train
+from training.types import StepMetrics, TrainResult
+
+log = logging.getLogger(__name__)
+
+STOP = threading.Event()  # set when the worker is asked to end
+
+
+class Cancelled(Exception):
+    """The user cancelled the job."""
+
+
+class Stopping(Exception):
+    """The worker is asked to end; the job goes back to the queue."""
+
+
+class Keeper:
+    """Keeps a job's lease from a thread, and knows why the work should end."""
+
+    def __init__(self, job: TrainingJob) -> None:
+        self.job = job
+        self.ended = threading.Event()
+        self.lost = False
+        self.cancelled = False
+        self.renewed = time.monotonic()
+        self.thread = threading.Thread(target=self._renew, name=f"lease-{job.pk}", daemon=True)
+
+    def check(self) -> None:
+        """Raise when the run should end. Cheap: called at each micro-batch."""
+        # A database that does not answer cannot renew: what we held may be another's by now.
+        if self.lost or time.monotonic() - self.renewed > config().lease_seconds:
+            raise LeaseLost(self.job.public_id)
+        if self.cancelled:
+            raise Cancelled
+        if STOP.is_set():
+            raise Stopping
+
+    def _renew(self) -> None:
+        every = config().lease_seconds / 6
+        while not self.ended.wait(min(every, 1.0)):
+            try:
+                self.cancelled = jobs.cancel_wanted(self.job)
+                if time.monotonic() - self.renewed >= every:
+                    self.lost = not jobs.renew(self.job)
+                    self.renewed = time.monotonic()
+            except DatabaseError as exc:
+                log.warning("the lease of %s is not renewed: %s", self.job, exc)
+            finally:
+                close_old_connections()
+            if self.lost:
+                return
+
+    def __enter__(self) -> Keeper:
+        self.thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.ended.set()
+        self.thread.join()
+
+
+def run(job_id: str) -> bool:
+    """Take the job as far as it goes; whether its version waits to be deployed."""
+    job = jobs.claim_job(job_id)
+    if job is None:
+        return False  # another worker has it, or it is over
+    try:
+        with Keeper(job) as keeper:
+            return _version(job, keeper.check)
+    except LeaseLost:
+        log.warning("the lease of %s was lost: another worker has it", job)
+    except Stopping:
+        jobs.put_back(job)
+    except Cancelled:
+        jobs.end_job(job, state=JobState.CANCELLED, reason="It was cancelled.")
+    except NoSignal as exc:
+        jobs.drop_samples(job, exc.dropped)
+        jobs.end_job(job, state=JobState.NO_SIGNAL, reason="None of the ratings could train.")
+    except TrainingError as exc:
+        jobs.end_job(job, state=JobState.FAILED, reason=f"Training failed: {exc}")
+    except Exception as exc:
+        log.exception("%s failed", job)
+        jobs.end_job(job, state=JobState.FAILED, reason=f"Training broke: {type(exc).__name__}: {exc}")
+    return False
+
+
+def _version(job: TrainingJob, check: Callable[[], None]) -> bool:
+    """Train and gate the job's version; True when it is accepted."""
+    if job.child is not None:
+        # An earlier attempt registered its version and died before it handed it over.
+        return _hand_over(job, accepted=job.child.state == "candidate", note=job.child.note)
+    timings: dict[str, float] = {}
+    mark = time.monotonic()
+
+    def took(phase: str) -> None:
+        nonlocal mark
+        timings[phase] = round(time.monotonic() - mark, 3)
+        mark = time.monotonic()
+
+    base = loaded_base()
+    settings = _train_config(job)
+    parent = Path(policy_of(job.parent).path or "") if job.parent else None
+    model = attach(base, settings, parent)
+    try:
+        took("load")
+        jobs.advance(
+            job,
+            state=JobState.TRAINING,
+            phase="training on the rated replies",
+            config=dataclasses.asdict(settings),
+        )
+        result = _train(job, base, model, settings, parent, check)
+        took("train")
+        version = versions.next_version(job.user)
+        path = versions.folder_for(job.user, version, job.attempt)
+        folder = (config().var / path).resolve()
+        jobs.advance(job, state=JobState.GATING, phase="testing the new version", timings=timings)
+        _remove_orphan(folder, path)
+        saved = save_version(model, folder)
+        save_optimizer(result.optimizer, folder.with_name(f"{folder.name}.optimizer.safetensors"))
+        check_folder(folder, base=base, max_rank=config().lora_rank)
+        write_probe(base, model, folder.with_name(f"{folder.name}.probe.json"))
+        took("save")
+        measures = measure(
+            base,
+            model,
+            parent,
+            [sample_for(row, job.parent) for row in jobs.held_back_samples(job.user)],
+            neutral_prompts(),
+            _hints(job),
+            settings,
+            check,
+        )
+        decision = decide(measures)
+        took("gate")
+    finally:
+        detach(base, model)
+    note = " ".join(decision.reasons)
+    with transaction.atomic():
+        jobs.advance(job, timings=timings)
+        versions.register(
+            job,
+            version=version,
+            path=path,
+            sha256=saved.sha256,
+            size_bytes=saved.bytes,
+            base_hash=base_hash(),
+            measures=measures,
+            accepted=decision.accepted,
+            note=note,
+        )
+        _keep_baseline(job.user, result.baseline)
+        return _hand_over(job, accepted=decision.accepted, note=note)
+
+
+def _hand_over(job: TrainingJob, *, accepted: bool, note: str) -> bool:
+    """To the deployer, without a lease; or the end, when the gate said no."""
+    if accepted:
+        jobs.advance(
+            job, state=JobState.DEPLOYING, phase="deploying", lease_token="", lease_until=None
+        )
+    else:
+        jobs.end_job(job, state=JobState.REFUSED, reason=note)
+    return accepted
+
+
+def _train(
+    job: TrainingJob,
+    base: Base,
+    model: object,
+    settings: TrainConfig,
+    parent: Path | None,
+    check: Callable[[], None],
+) -> TrainResult:
+    """The job's samples through the trainer; drops and re-answers onto the rows."""
+    optimizer = parent.with_name(f"{parent.name}.optimizer.safetensors") if parent else None
+
+    def on_step(metrics: StepMetrics) -> None:
+        values = dataclasses.asdict(metrics)
+        phase = "re-answering your prompts" if metrics.phase == "reanswer" else "training on the rated replies"
+        step, steps = values.pop("step"), values.pop("steps")
+        jobs.record_step(job, step=step, steps=steps, values=values, phase=phase)
+
+    result = train(
+        base,
+        model,  # type: ignore[arg-type]  # a PeftModel; named only in training/
+        [sample_for(row, job.parent) for row in jobs.samples_of(job)],
+        settings,
+        replay=[sample_for(row, job.parent) for row in jobs.samples_of(job, "replay")],
+        parent_optimizer=optimizer if optimizer and optimizer.exists() else None,
+        baseline=_baseline(job.user),
+        on_step=on_step,
+        check=check,
+    )
+    if result.dropped:
+        jobs.drop_samples(job, result.dropped)
+    jobs.note_reanswers(job, result.reanswers)
+    return result
+
+
+def sample_for(row: TrainingSample, parent: AdapterVersion | None) -> Sample:
+    """The row as the trainer sees it: sampled ids verbatim, texts defused as they were for sampling."""
+    turn = row.turn
+    controls = tokenizer_controls()
+    return Sample(
+        id=row.pk,
+        messages=defused(messages_for(turn), controls),
+        prompt_ids=turn.prompt_ids or (),
+        response_ids=turn.response_ids or (),
+        rollout_logprobs=turn.logprobs,
+        temperature=float(turn.sampling["temperature"]),
+        template_hash=turn.template_hash,
+        reward=row.reward,
+        hint=defuse(row.hint, controls) or None,
+        correction=defuse(row.correction, controls) or None,
+        version_age=max(0, parent.version - turn.version) if parent else 0,
+    )
+
+
+def _hints(job: TrainingJob) -> list[str]:
+    """The job's different hints, newest first: what the new version was asked to become."""
+    rows = jobs.samples_of(job)[::-1] + jobs.samples_of(job, "replay")[::-1]
+    controls = tokenizer_controls()
+    return list(dict.fromkeys(defuse(row.hint, controls) for row in rows if row.hint))
+
+
+def _train_config(job: TrainingJob) -> TrainConfig:
+    settings = config()
+    return TrainConfig(
+        method=job.method,
+        seed=job.pk,
+        rank=settings.lora_rank,
+        train_seconds=settings.train_seconds,
+        max_tokens=settings.train_tokens,
+    )
+
+
+def _baseline(user: User) -> Baseline:
+    return Baseline(mean=user.reward_mean, variance=user.reward_variance, count=user.reward_count)
+
+
+def _keep_baseline(user: User, baseline: Baseline) -> None:
+    User.objects.filter(pk=user.pk).update(
+        reward_mean=baseline.mean,
+        reward_variance=baseline.variance,
+        reward_count=baseline.count,
+    )
+
+
+def _remove_orphan(folder: Path, path: Path) -> None:
+    """A folder that no row names is left from a worker that died before it could register it."""
+    if folder.exists() and not AdapterVersion.objects.filter(path=str(path)).exists():
+        shutil.rmtree(folder)
+
+
+_BASE: list[Base] = []
+
+
+def loaded_base() -> Base:
+    """The base model of this process, loaded on first use and kept."""
+    if not _BASE:
+        _BASE.append(load_base(config().model_folder, threads=config().train_threads))
+    return _BASE[0]

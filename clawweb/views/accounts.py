@@ -1,0 +1,107 @@
+"""Signing in and out, and one's settings. Parse, call a service, render."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.contrib.auth import login
+from django.contrib.auth.decorators import login_required
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from clawweb.services import accounts
+from clawweb.services.errors import ServiceError
+from clawweb.views.forms import ConsentForm, KeyForm, UserForm
+
+BACKEND = "django.contrib.auth.backends.ModelBackend"
+
+
+@never_cache
+@require_http_methods(["GET", "POST"])
+def signin_link(request: HttpRequest, token: str) -> HttpResponse:
+    """A one-time link: GET changes nothing, so that a mail scanner or a preview cannot use it up."""
+    if request.method == "POST":
+        user = accounts.redeem_link(token)
+        if user is not None:
+            login(request, user, backend=BACKEND)
+            return redirect("chat")
+    good = request.method == "GET" and accounts.link_is_good(token)
+    return render(
+        request, "accounts/signin_link.html", {"good": good}, status=200 if good else 410
+    )
+
+
+@never_cache
+@login_required
+@require_GET
+def settings(request: HttpRequest) -> HttpResponse:
+    return _settings_page(request)
+
+
+@login_required
+@require_POST
+def set_consent(request: HttpRequest) -> HttpResponse:
+    form = ConsentForm(request.POST)
+    if not form.is_valid():
+        return _settings_page(request, consent_form=form)
+    accounts.set_consent(user=request.user, consent=form.cleaned_data["consent"])
+    messages.success(request, _("Saved. It holds from now on."))
+    return redirect("settings")
+
+
+@never_cache
+@login_required
+@require_POST
+def make_key(request: HttpRequest) -> HttpResponse:
+    """Renders the key instead of redirecting: its text is kept nowhere, so this is the only time."""
+    form = KeyForm(request.POST)
+    if not form.is_valid():
+        return _settings_page(request, key_form=form)
+    key, plain = accounts.make_key(
+        user=request.user, name=form.cleaned_data["name"], scopes=form.cleaned_data["scopes"]
+    )
+    return _settings_page(request, new_key=key, plain=plain)
+
+
+@login_required
+@require_POST
+def revoke_key(request: HttpRequest, key_id: int) -> HttpResponse:
+    if accounts.revoke_key(user=request.user, key_id=key_id):
+        messages.success(request, _("The key is revoked. Programs that use it are shut out now."))
+    return redirect("settings")
+
+
+@sensitive_post_parameters("password")
+@login_required
+@require_POST
+def add_user(request: HttpRequest) -> HttpResponse:
+    if not request.user.is_superuser:
+        raise PermissionDenied
+    form = UserForm(request.POST)
+    if form.is_valid():
+        try:
+            user = accounts.add_user(**form.cleaned_data)
+        except ServiceError as exc:
+            form.add_error(None, str(exc))
+        else:
+            messages.success(request, _("%(name)s can sign in now.") % {"name": user.username})
+            return redirect("settings")
+    return _settings_page(request, user_form=form)
+
+
+def _settings_page(request: HttpRequest, **context: object) -> HttpResponse:
+    """The page with whatever a form on it has to say; other forms are fresh."""
+    defaults: dict[str, object] = {
+        "consent_form": ConsentForm(initial={"consent": request.user.consent}),
+        "key_form": KeyForm(),
+        "user_form": UserForm(),
+        "keys": request.user.api_keys.order_by("-id"),
+    }
+    wrong = any(getattr(form, "errors", None) for form in context.values())
+    return render(
+        request, "accounts/settings.html", {**defaults, **context}, status=422 if wrong else 200
+    )

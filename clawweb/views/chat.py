@@ -1,0 +1,114 @@
+"""The chat page: one branch of one session, and the list of sessions beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import groupby
+from typing import Any
+
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET
+
+from clawweb.models import ChatSession, Turn, User
+from clawweb.selectors.chat import active_reasons, session_of, sessions_of, turns_json
+from clawweb.selectors.learning import agent_status
+
+LISTED = 60
+
+
+@require_GET
+def home(request: HttpRequest) -> HttpResponse:
+    return redirect("chat")
+
+
+@never_cache
+@login_required
+@require_GET
+def chat(request: HttpRequest, session_id: str | None = None) -> HttpResponse:
+    """The page as the rows have it; a running reply is followed from there by the script."""
+    session = own_session(request.user, session_id) if session_id else None
+    turns = branch(turns_json(session), request.GET.get("turn")) if session else []
+    return render(
+        request,
+        "chat/chat.html",
+        {
+            "session": session,
+            "turns": turns,
+            "memory_begins": memory_begins(turns),
+            "reasons": active_reasons(),
+            "days": days(request.user),
+            "agent": agent_status(request.user),
+        },
+    )
+
+
+@never_cache
+@login_required
+@require_GET
+def sessions_part(request: HttpRequest) -> HttpResponse:
+    """The list of sessions, fetched again when one was opened."""
+    current = request.GET.get("current", "")
+    return render(
+        request, "chat/_sessions.html", {"days": days(request.user), "current": current}
+    )
+
+
+@never_cache
+@login_required
+@require_GET
+def agent_part(request: HttpRequest) -> HttpResponse:
+    """The agent's chip, fetched again when a rating, a job or a version changed."""
+    return render(request, "parts/_agent.html", {"agent": agent_status(request.user)})
+
+
+def own_session(user: User, name: str) -> ChatSession:
+    try:
+        return session_of(user, name)
+    except ChatSession.DoesNotExist:
+        raise Http404(_("You have no chat with that address.")) from None
+
+
+def branch(turns: Sequence[dict[str, Any]], through: str | None = None) -> list[dict[str, Any]]:
+    """The main turns from the first to the newest one; through a given turn when one is named."""
+    main = [turn for turn in turns if turn["turn_type"] == "main"]
+    by_id = {turn["id"]: turn for turn in main}
+    leaf = by_id.get(through or "") or (main[-1] if main else None)
+    if leaf is None:
+        return []
+    if through in by_id:
+        newest = {turn["parent"]: turn for turn in main}  # the newest child of each
+        while leaf["id"] in newest:
+            leaf = newest[leaf["id"]]
+    path = []
+    at: dict[str, Any] | None = leaf
+    while at is not None:
+        path.append(at)
+        at = by_id.get(at["parent"])
+    return path[::-1]
+
+
+def memory_begins(turns: Sequence[dict[str, Any]]) -> str | None:
+    """The turn before which the model no longer sees the conversation; None = it sees all of it."""
+    if not turns:
+        return None
+    row = Turn.objects.select_related("context_start").get(public_id=turns[-1]["id"])
+    return row.context_start.public_id if row.context_start else None
+
+
+def days(user: User) -> list[tuple[str, list[ChatSession]]]:
+    """The newest sessions under the day on which they were last used."""
+    today = timezone.localdate()
+
+    def day(session: ChatSession) -> str:
+        used = timezone.localtime(session.updated_at).date()
+        if used >= today:
+            return _("Today")
+        return _("Yesterday") if used == today - timedelta(days=1) else _("Earlier")
+
+    return [(name, list(rows)) for name, rows in groupby(sessions_of(user)[:LISTED], day)]

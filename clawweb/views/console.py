@@ -1,0 +1,164 @@
+"""Jobs, the parts that run them, and the versions that come out. Reads; changes go through the JSON API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.decorators import login_required
+from django.core.paginator import Paginator
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import render
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET
+
+from clawweb.figures import chart_context
+from clawweb.models import TrainingJob, User
+from clawweb.selectors.learning import (
+    adapter_json,
+    adapters_of,
+    agent_status,
+    job_json,
+    metric_points,
+    system_status,
+    visible_jobs,
+)
+
+PER_PAGE = 25
+
+
+@never_cache
+@login_required
+@require_GET
+def jobs(request: HttpRequest) -> HttpResponse:
+    return render(request, "console/jobs.html", _jobs_context(request))
+
+
+@never_cache
+@login_required
+@require_GET
+def jobs_part(request: HttpRequest) -> HttpResponse:
+    return render(request, "console/_jobs.html", _jobs_context(request))
+
+
+@never_cache
+@login_required
+@require_GET
+def system_part(request: HttpRequest) -> HttpResponse:
+    """A part of its own: it asks the model server, which may take seconds to not answer."""
+    status = system_status()
+    loaded = status["engine"]["adapters"] or []
+    if not request.user.is_superuser:  # names of others' versions are none of their business
+        own = set(request.user.adapters.values_list("name", flat=True))
+        loaded = [name for name in loaded if name in own]
+    return render(request, "console/_system.html", {"status": status, "loaded": loaded})
+
+
+@never_cache
+@login_required
+@require_GET
+def job(request: HttpRequest, job_id: str) -> HttpResponse:
+    row = _job_or_404(request.user, job_id)
+    points = metric_points(row)
+    charts = chart_context(points)
+    context = {
+        **_job_context(request.user, row),
+        "points": points,
+        "charts": charts,
+        "figures": {chart["key"]: chart.pop("figure") for chart in charts},
+    }
+    return render(request, "console/job.html", context)
+
+
+@never_cache
+@login_required
+@require_GET
+def job_part(request: HttpRequest, job_id: str, part: str) -> HttpResponse:
+    row = _job_or_404(request.user, job_id)
+    return render(request, f"console/_job_{part}.html", _job_context(request.user, row))
+
+
+@never_cache
+@login_required
+@require_GET
+def job_points(request: HttpRequest, job_id: str) -> JsonResponse:
+    """As /api/jobs/{id}/metrics, which shows one's own only: for admins who look at another's job."""
+    row = _job_or_404(request.user, job_id)
+    after = request.GET.get("after", "")
+    points = metric_points(row, int(after) if after.isdecimal() else -1)
+    return JsonResponse({"points": points, "state": row.state})
+
+
+@never_cache
+@login_required
+@require_GET
+def adapters(request: HttpRequest) -> HttpResponse:
+    return render(request, "console/adapters.html", _adapters_context(request.user))
+
+
+@never_cache
+@login_required
+@require_GET
+def adapters_part(request: HttpRequest) -> HttpResponse:
+    return render(request, "console/_adapters.html", _adapters_context(request.user))
+
+
+def _job_or_404(user: User, public_id: str) -> TrainingJob:
+    try:
+        return visible_jobs(user).get(public_id=public_id)
+    except TrainingJob.DoesNotExist:
+        raise Http404(_("You have no job with that address.")) from None
+
+
+def _jobs_context(request: HttpRequest) -> dict[str, Any]:
+    page = Paginator(visible_jobs(request.user), PER_PAGE).get_page(request.GET.get("page"))
+    return {
+        "page": page,
+        "jobs": [_job_row(job) for job in page],
+        "agent": agent_status(request.user),
+    }
+
+
+def _job_row(job: TrainingJob) -> dict[str, Any]:
+    """A job with what the pages need besides the public fields."""
+    seconds = None
+    if job.started_at and job.finished_at:
+        seconds = (job.finished_at - job.started_at).total_seconds()
+    return {
+        **job_json(job),
+        "owner": job.user,
+        "active": job.is_active,
+        "cancelling": job.is_active and job.cancel_requested,
+        "parent_version": job.parent.version if job.parent else 0,
+        "child_version": job.child.version if job.child else None,
+        "seconds": seconds,
+    }
+
+
+def _job_context(user: User, job: TrainingJob) -> dict[str, Any]:
+    own = job.user_id == user.pk
+    return {
+        "job": _job_row(job),
+        "own": own,
+        # Hints and replies are the owner's; an admin sees how many there are.
+        "job_samples": list(
+            job.job_samples.select_related("sample__turn__session").order_by("role", "id")
+        )
+        if own
+        else [],
+        "adapter": adapter_json(job.child) if job.child else None,
+        "events": job.events.all(),
+    }
+
+
+def _adapters_context(user: User) -> dict[str, Any]:
+    rows = list(adapters_of(user))
+    numbers = {row.name: row.version for row in rows}
+    versions = [adapter_json(row) for row in rows]
+    for version in versions:
+        version["parent_version"] = numbers.get(version["parent"] or "", 0)
+    return {
+        "versions": versions,
+        "live": next((version for version in versions if version["state"] == "live"), None),
+        "agent": agent_status(user),
+    }

@@ -1,0 +1,62 @@
+"""Forms of the settings page. They check shapes; services decide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from clawweb.models import SCOPES, Consent
+from clawweb.services.accounts import UI_SCOPES
+
+CONSENT_TEXTS = {
+    Consent.TRAIN: _("Keep my chats and train my agent on what I rate"),
+    Consent.KEEP: _("Keep my chats, but do not train on them"),
+    Consent.NOTHING: _("Keep nothing: texts are gone after an hour and cannot be rated"),
+}
+SCOPE_TEXTS = {
+    "chat": _("chat: ask your agent"),
+    "feedback": _("feedback: rate its replies"),
+    "train": _("train: start jobs, promote and roll back versions"),
+    "read": _("read: list sessions, jobs and versions"),
+    "export": _("export: take all your data out"),
+}
+
+
+class ConsentForm(forms.Form):
+    consent = forms.ChoiceField(
+        label=_("What may happen to your chats"),
+        choices=list(CONSENT_TEXTS.items()),
+        widget=forms.RadioSelect,
+    )
+
+
+class KeyForm(forms.Form):
+    name = forms.CharField(
+        label=_("What is it for?"),
+        max_length=80,
+        widget=forms.TextInput(attrs={"autocomplete": "off", "placeholder": _("my notebook")}),
+    )
+    scopes = forms.MultipleChoiceField(
+        label=_("What may it do?"),
+        choices=[(scope, SCOPE_TEXTS[scope]) for scope in SCOPES],
+        initial=list(UI_SCOPES),
+        widget=forms.CheckboxSelectMultiple,
+        error_messages={"required": _("Tick at least one.")},
+    )
+
+
+class UserForm(forms.Form):
+    username = forms.CharField(
+        label=_("Username"), max_length=150, widget=forms.TextInput(attrs={"autocomplete": "off"})
+    )
+    password = forms.CharField(
+        label=_("Password"),
+        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
+        help_text=_("They can change it once they have signed in."),
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.auto_id = "new-user-%s"  # the page has other forms
