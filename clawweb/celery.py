@@ -8,6 +8,7 @@ from celery import Celery
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "clawweb.settings")
 
+from clawweb import worker as _worker  # noqa: F401  # its signal handlers
 from clawweb.config import config
 
 app = Celery("clawweb")

@@ -25,6 +25,7 @@ from clawweb.selectors.chat import messages_for
 from clawweb.selectors.learning import policy_of
 from clawweb.services import jobs, versions
 from clawweb.services.errors import LeaseLost
+from clawweb.worker import STOP, doing
 from rollouts.rendering import defuse, defused
 from rollouts.types import Sample
 from training.adapters import attach, check_folder, detach, save_version
@@ -39,8 +40,6 @@ from training.trainer import train
 from training.types import StepMetrics, TrainResult
 
 log = logging.getLogger(__name__)
-
-STOP = threading.Event()  # set when the worker is asked to end
 
 
 class Cancelled(Exception):
@@ -103,6 +102,7 @@ def run(job_id: str) -> bool:
     job = jobs.claim_job(job_id)
     if job is None:
         return False  # another worker has it, or it is over
+    doing(f"training {job.public_id}")
     try:
         with Keeper(job) as keeper:
             return _version(job, keeper.check)
@@ -120,6 +120,8 @@ def run(job_id: str) -> bool:
     except Exception as exc:
         log.exception("%s failed", job)
         jobs.end_job(job, state=JobState.FAILED, reason=f"Training broke: {type(exc).__name__}: {exc}")
+    finally:
+        doing("idle")
     return False
 
 
