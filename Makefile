@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 LOCK ?=
 BIN := .venv/bin
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help:  ## This list

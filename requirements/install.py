@@ -64,7 +64,7 @@ def uv_environment(name: str) -> dict[str, str]:
 
 
 def torch_source(name: str) -> list[str]:
-    """The plain registry has no CPU torch: take a local wheel if there is one, else PyTorch's index."""
+    """The plain registry has no CPU torch: a local wheel if there is one, else PyTorch's index."""
     if name == "cuda":
         return []
     folders = uv_environment(name).get("UV_FIND_LINKS", "").split(",")

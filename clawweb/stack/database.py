@@ -42,7 +42,8 @@ def refuse_newer_schema(executor: MigrationExecutor) -> None:
     unknown = sorted(
         f"{app}.{name}"
         for app, name in loader.applied_migrations
-        if app in loader.migrated_apps and (app, name) not in loader.disk_migrations
+        if app in loader.migrated_apps
+        and (app, name) not in loader.disk_migrations
         and (app, name) not in replaced(executor)
     )
     if unknown:

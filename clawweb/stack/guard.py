@@ -77,11 +77,16 @@ def kill_marked(mark: str, *, exact: bool = True, grace: float = 0.0, patience: 
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
         time.sleep(0.05)
+    remove_unmapped(files)
+    return len(killed)
+
+
+def remove_unmapped(files: set[Path]) -> None:
+    """Of these files of shared memory, those that no living process maps."""
     if files:
         living = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
         for path in files - shared_memory(living):
             path.unlink(missing_ok=True)
-    return len(killed)
 
 
 def place(cores: list[int], nice: int) -> None:

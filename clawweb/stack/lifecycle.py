@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import signal
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -92,8 +91,10 @@ def only_one(config: Config) -> Iterator[None]:
     longest = len(str(run_folder(config) / "valkey.sock"))
     if longest > LONGEST_SOCKET_PATH:
         over = longest - LONGEST_SOCKET_PATH
-        raise StackError(f"the data folder's path is {over} characters too long for sockets: "
-                         "set CLAWWEB_VAR to a shorter one")
+        raise StackError(
+            f"the data folder's path is {over} characters too long for sockets: "
+            "set CLAWWEB_VAR to a shorter one"
+        )
     with (run_folder(config) / "up.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,8 +124,7 @@ def check_port(setting: str, host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise StackError(
-                f"port {port} on {host} cannot be had ({error.strerror}): "
-                f"set {setting} to another"
+                f"port {port} on {host} cannot be had ({error.strerror}): set {setting} to another"
             ) from error
 
 
@@ -161,9 +161,9 @@ def announce(config: Config, parts: list[Part], seconds: float) -> None:
 def watch(supervisor: Supervisor) -> NoReturn:
     """Says which part was restarted, and ends with supervisord should that end."""
     starts = {part.name: supervisor.info(part.name)["start"] for part in supervisor.parts}
-    tick = threading.Event()
     while True:
-        tick.wait(2.0)
+        supervisor.note_shared_memory()
+        time.sleep(2.0)
         if not supervisor.is_alive:
             raise StackError("supervisord ended by itself; see log/supervisord.log")
         for name, known in starts.items():

@@ -39,7 +39,14 @@ def all_parts(config: Config) -> list[Part]:
     """In the order in which they are started."""
     parts = [] if config.redis_url else [valkey(config)]
     parts += [] if config.vllm_url else [vllm(config)]
-    return [*parts, web(config), generator(), worker_light(config), worker_gpu(config), beat(config)]
+    return [
+        *parts,
+        web(config),
+        generator(),
+        worker_light(config),
+        worker_gpu(config),
+        beat(config),
+    ]
 
 
 def valkey(config: Config) -> Part:

@@ -123,8 +123,13 @@ class Supervisor:
     def spec(self, part: Part) -> dict[str, Any]:
         return {
             "command": part.command,
-            "environment": {"CLAWWEB_VAR": str(self.config.var.resolve()), "PYTHONUNBUFFERED": "1"}
-            | part.environment,
+            "environment": {
+                "CLAWWEB_VAR": str(self.config.var.resolve()),
+                "PYTHONUNBUFFERED": "1",
+                # Without bytecode each of vLLM's three processes compiles for 16 s at each start.
+                "PYTHONDONTWRITEBYTECODE": "",
+                **part.environment,
+            },
             "folder": str(ROOT),
             "cores": part.cores,
             "nice": part.nice,
@@ -194,7 +199,17 @@ class Supervisor:
             self.process.kill()
             self.process.wait()
 
+    def note_shared_memory(self) -> None:
+        """So that tidy() finds it should its owners be killed at once; nothing else names them."""
+        files = guard.shared_memory(guard.marked(mark(self.config), exact=False))
+        (self.run / "shared-memory").write_text("\n".join(sorted(map(str, files))))
+
     def tidy(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            noted = (self.run / "shared-memory").read_text().split("\n")
+            files = {Path(line) for line in noted if line}
+            guard.remove_unmapped({path for path in files if path.parent == guard.SHARED_MEMORY})
+            (self.run / "shared-memory").unlink()
         for pattern in ("*.sock", "*.sock.*", "*.pid", "*.pid.*"):
             for path in self.run.glob(pattern):
                 path.unlink(missing_ok=True)
