@@ -1,10 +1,10 @@
 """Runs one part and leaves nothing of it behind: `python guard.py SPEC.json`.
 
-A process manager sees one process; vLLM is three. If its first dies, the others keep the memory and
-the GPU, and the restarted server finds neither. So each part runs under this small parent, which
-adopts every orphan below it (Linux), passes SIGTERM on to the part alone, kills what has not gone in
-time, and on start kills what a killed guard has left. Standard library only; imports nothing of ours,
-because it must start at once and stay small.
+A process manager sees one process; vLLM is three. If its first dies, the others keep the memory
+and the GPU, and the restarted server finds neither. So each part runs under this small parent,
+which adopts every orphan below it (Linux), passes SIGTERM on to the part alone, kills what has not
+gone in time, and on start kills what a killed guard has left. Standard library only, nothing of
+ours: it must start at once and stay small.
 """
 
 from __future__ import annotations

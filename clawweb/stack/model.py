@@ -1,4 +1,4 @@
-"""The base model's folder: made once, appears whole or not at all. Loads no torch in this process."""
+"""The base model's folder: made once, appears whole or not at all. Loads no torch here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONVERT_SECONDS = 30  # on two cores; only the bar's pace depends on it
 
 
 def prepare_model(config: Config) -> Path:
-    """The folder with weights, tokenizer and template; fetched and converted when it is not there."""
+    """The folder with weights, tokenizer and template; fetched and converted when not there."""
     folder = config.model_folder
     if (folder / "config.json").exists():
         return folder

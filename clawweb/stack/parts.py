@@ -131,7 +131,7 @@ def training_cores(config: Config) -> list[int]:
 
 
 def serving_cores(config: Config) -> str:
-    """VLLM_CPU_OMP_THREADS_BIND: all cores but the trainer's. On two cores vLLM's own choice too."""
+    """VLLM_CPU_OMP_THREADS_BIND: all cores but the trainer's; on two, vLLM's own choice too."""
     left = [core for core in cores() if core not in training_cores(config)]
     return ",".join(map(str, left)) if len(cores()) > 1 else "auto"
 

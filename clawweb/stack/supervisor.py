@@ -58,7 +58,7 @@ stdout_logfile = {log}/{name}.log
 stdout_logfile_maxbytes = 10MB
 stdout_logfile_backups = 5
 """
-# supervisord ends one group after another, the highest priority first, and the parts of one at once.
+# supervisord ends group after group, the highest priority first, and the parts of one at once.
 GROUP = """
 [group:{name}]
 programs = {programs}
@@ -89,7 +89,7 @@ class Supervisor:
         return xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport).supervisor
 
     def write(self) -> Path:
-        """Specs hold secrets and any character; so they are JSON files, not lines of an ini file."""
+        """Specs hold secrets and any character: JSON files, not lines of an ini file."""
         specs = self.run / "parts"
         specs.mkdir(mode=0o700, exist_ok=True)
         text = CONFIGURATION.format(
@@ -139,7 +139,7 @@ class Supervisor:
         }
 
     def launch(self) -> None:
-        """In a session of its own: Ctrl-C in the terminal must reach us alone, who stop it in order.
+        """In a session of its own: Ctrl-C in the terminal must reach us alone, who end it in order.
         Should we be killed, the kernel tells it to stop."""
         (self.run / "up.sock").unlink(missing_ok=True)
         self.process = subprocess.Popen(

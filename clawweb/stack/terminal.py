@@ -1,4 +1,4 @@
-"""What `manage.py up` says. One line an event; on a terminal also a line that counts while waiting."""
+"""What `manage.py up` says: a line an event, and on a terminal one that counts meanwhile."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ class StackError(Exception):
 
 
 def say(text: str) -> None:
-    print(text, flush=True)
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def pending(text: str) -> None:
     """A line that the next one overwrites; nothing where lines cannot be overwritten."""
     if sys.stdout.isatty():
-        print(f"\r\033[K{text[:100]}", end="", flush=True)
+        sys.stdout.write(f"\r\033[K{text[:100]}")
+        sys.stdout.flush()
 
 
 def clear_pending() -> None:
