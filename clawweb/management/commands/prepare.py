@@ -14,7 +14,7 @@ from clawweb.stack.terminal import StackError, say
 
 class Command(BaseCommand):
     help = "Prepare the base model's folder, so that a later start need not."
-    requires_system_checks: list[str] = []  # noqa: RUF012 - Django declares it without ClassVar
+    requires_system_checks: list[str] = []
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:

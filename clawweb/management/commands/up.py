@@ -14,7 +14,7 @@ from clawweb.stack.lifecycle import up
 
 class Command(BaseCommand):
     help = "Prepare the model, the database and the files; start every part; stay until Ctrl-C."
-    requires_system_checks: list[str] = []  # noqa: RUF012 - Django declares it without ClassVar
+    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--parts", default="", help="only these, parted by commas")
