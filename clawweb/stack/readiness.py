@@ -43,8 +43,11 @@ def worker_answers(config: Config, part: str) -> bool:
     from clawweb.celery import app
 
     name = node_name(config, part)
+    broker = config.redis.replace("unix://", "redis+socket://")
     try:
-        return any(name in reply for reply in app.control.ping(destination=[name], timeout=0.5))
+        with app.connection_for_write(url=broker) as connection:
+            replies = app.control.ping(destination=[name], timeout=0.5, connection=connection)
+            return any(name in reply for reply in replies)
     except Exception:  # kombu raises whatever its transport does
         return False
 

@@ -1,0 +1,185 @@
+"""The whole real system for tests: one start per session, through the code that users start it by.
+
+Its data folder and its ports are its own, so it runs beside a `make run`; the converted model is
+shared with it. `tests/conftest.py` imports the fixture.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clawweb.config import ROOT, Config
+from clawweb.stack import guard
+from clawweb.stack.model import prepare_model
+from clawweb.stack.parts import all_parts, log_folder, run_folder
+from clawweb.stack.readiness import probe, tail, web_url
+from clawweb.stack.supervisor import Supervisor, full_name
+
+START_SECONDS = 420
+STOP_SECONDS = 20
+
+
+class Stack:
+    """A running system, seen from outside."""
+
+    def __init__(self, config: Config, env: dict[str, str]) -> None:
+        self.config = config
+        self.env = env
+        self.url = web_url(config)
+        self.var = config.var
+        self.output = config.var / "up.out"
+        self.supervisor = Supervisor(config, all_parts(config))
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *options: str) -> None:
+        """Returns once everything is ready; else fails the test and shows the logs."""
+        with self.output.open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "manage.py", "up", *options],
+                cwd=ROOT,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                # Should pytest be killed, this must not stay.
+                preexec_fn=lambda: guard.prctl(guard.PR_SET_PDEATHSIG, signal.SIGTERM),
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while "clawweb is ready at" not in self.output.read_text():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"the stack did not start\n{self.all_logs()}", pytrace=False)
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        """Fails the test when it does not end in time or leaves a process behind."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            guard.kill_marked(f"{self.var}:", exact=False)
+            pytest.fail(f"the stack did not stop in {STOP_SECONDS} s\n{self.all_logs()}")
+        left = guard.marked(f"{self.var}:", exact=False)
+        assert not left, f"processes left behind: {left}"
+
+    def manage(self, *args: str, timeout: float = 60) -> str:
+        """What `manage.py ARGS` prints, in the settings of this stack."""
+        done = subprocess.run(
+            [sys.executable, "manage.py", *args],
+            cwd=ROOT,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert done.returncode == 0, f"manage.py {' '.join(args)}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def key(self, username: str) -> str:
+        """An API key of this user, who is made if need be."""
+        return self.manage("createkey", username, "--create").strip().splitlines()[-1]
+
+    def pid(self, part: str) -> int:
+        """Of the part's own first process, not of its guard."""
+        return int((run_folder(self.config) / f"{part}.pid").read_text())
+
+    def kill(self, part: str, sig: int = signal.SIGKILL) -> None:
+        os.kill(self.pid(part), sig)
+
+    def restart(self, part: str) -> None:
+        """Stop it in good order, start it, wait until it is ready."""
+        self.supervisor.rpc.stopProcess(full_name(part))
+        self.supervisor.start(part)
+        self.wait_until_ready(part)
+
+    def wait_until_ready(self, part: str, timeout: float = 180, *, not_pid: int = 0) -> float:
+        """Seconds until it answers (and is no longer the process `not_pid`)."""
+        started = time.monotonic()
+        ask = probe(self.config, part)
+        while time.monotonic() - started < timeout:
+            info = self.supervisor.info(part)
+            steady = info["statename"] == "RUNNING" and info["now"] - info["start"] >= 2
+            if self.has_other_pid(part, not_pid) and (ask() if ask else steady):
+                return time.monotonic() - started
+            time.sleep(0.1)
+        pytest.fail(f"{part} is not ready after {timeout} s\n{self.logs(part)}")
+
+    def has_other_pid(self, part: str, pid: int) -> bool:
+        try:
+            return self.pid(part) != pid
+        except (OSError, ValueError):  # between two lives
+            return False
+
+    def kill_and_wait(self, part: str, sig: int = signal.SIGKILL, timeout: float = 180) -> float:
+        """Seconds from the kill until its successor answers."""
+        old = self.pid(part)
+        self.kill(part, sig)
+        return self.wait_until_ready(part, timeout, not_pid=old)
+
+    def logs(self, part: str, lines: int = 60) -> str:
+        return f"--- {part}\n{tail(log_folder(self.config) / f'{part}.log', lines)}"
+
+    def all_logs(self) -> str:
+        logs = [self.logs(part.name, 25) for part in self.supervisor.parts]
+        return "\n".join([f"--- manage.py up\n{self.output.read_text()}", *logs])
+
+
+def free_ports(count: int) -> list[int]:
+    """Nobody has them now; held together, so that they differ."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def shared_model() -> Path:
+    """The default model in the checkout's own data folder, converted once for all runs."""
+    return prepare_model(Config(_env_prefix="NOT_FROM_THIS_ENVIRONMENT_"))
+
+
+def new_stack(**settings: str) -> Stack:
+    """Not started. `settings` are CLAWWEB_* without the prefix, in lower case."""
+    var = Path(tempfile.mkdtemp(prefix="clawweb-test-")).resolve()
+    port, vllm_port = free_ports(2)
+    chosen = {
+        "var": str(var),
+        "port": str(port),
+        "vllm_port": str(vllm_port),
+        "base_model": str(shared_model()),
+        **settings,
+    }
+    env = {name: value for name, value in os.environ.items() if not name.startswith("CLAWWEB_")}
+    env |= {f"CLAWWEB_{name.upper()}": value for name, value in chosen.items()}
+    config = Config(_env_prefix="NOT_FROM_THIS_ENVIRONMENT_", **chosen)  # type: ignore[arg-type]
+    return Stack(config, env)
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    """The real system, started once for the session."""
+    running = new_stack()
+    try:
+        running.start()
+        yield running
+    finally:
+        running.stop()
+        shutil.rmtree(running.var, ignore_errors=True)
