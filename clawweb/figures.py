@@ -87,7 +87,8 @@ def figure(chart: Chart, points: Sequence[Point]) -> dict[str, Any]:
                 "name": str(chart.title),
                 "x": steps,
                 "y": values,
-                "hovertemplate": _("step") + f" %{{x}}: %{{y:.{max(chart.digits, 1)}f}}<extra></extra>",
+                "hovertemplate": _("step")
+                + f" %{{x}}: %{{y:.{max(chart.digits, 1)}f}}<extra></extra>",
             }
         ],
         "layout": {

@@ -3,12 +3,58 @@
 from __future__ import annotations
 
 from django.contrib import admin
+from django.contrib.auth import views as auth
 from django.urls import path, re_path
+from django.views.i18n import JavaScriptCatalog
 
 from clawweb.api import health, openai
 from clawweb.api.rest import api
+from clawweb.views import accounts, chat, console, inspector
 
+handler403 = "clawweb.views.problems.forbidden"
+handler404 = "clawweb.views.problems.not_found"
+handler500 = "clawweb.views.problems.crashed"
+
+pages = [
+    path("", chat.home, name="home"),
+    path("chat/", chat.chat, name="chat"),
+    path("chat/<str:session_id>/", chat.chat, name="chat_session"),
+    path("sessions/", inspector.sessions, name="sessions"),
+    path("sessions/<str:session_id>/", inspector.session, name="session"),
+    path("jobs/", console.jobs, name="jobs"),
+    path("jobs/<str:job_id>/", console.job, name="job"),
+    path("jobs/<str:job_id>/points/", console.job_points, name="job_points"),
+    path("adapters/", console.adapters, name="adapters"),
+    path("settings/", accounts.settings, name="settings"),
+    path("settings/consent/", accounts.set_consent, name="set_consent"),
+    path("settings/keys/", accounts.make_key, name="make_key"),
+    path("settings/keys/<int:key_id>/revoke/", accounts.revoke_key, name="revoke_key"),
+    path("settings/users/", accounts.add_user, name="add_user"),
+    path(
+        "signin/",
+        auth.LoginView.as_view(
+            template_name="accounts/signin.html", redirect_authenticated_user=True
+        ),
+        name="signin",
+    ),
+    path("signin/<str:token>/", accounts.signin_link, name="signin_link"),
+    path("signout/", auth.LogoutView.as_view(), name="signout"),
+    path("password/", accounts.PasswordView.as_view(), name="password"),
+    path("jsi18n/", JavaScriptCatalog.as_view(packages=["clawweb"]), name="jsi18n"),
+]
+# Pieces of pages, fetched again when a nudge says that they changed.
+parts = [
+    path("parts/agent/", chat.agent_part, name="part_agent"),
+    path("parts/sessions/", chat.sessions_part, name="part_sessions"),
+    path("parts/jobs/", console.jobs_part, name="part_jobs"),
+    path("parts/system/", console.system_part, name="part_system"),
+    path("parts/adapters/", console.adapters_part, name="part_adapters"),
+    path("parts/jobs/<str:job_id>/head/", console.job_part, {"part": "head"}, name="part_job_head"),
+    path("parts/jobs/<str:job_id>/tail/", console.job_part, {"part": "tail"}, name="part_job_tail"),
+]
 urlpatterns = [
+    *pages,
+    *parts,
     path("v1/chat/completions", openai.chat_completions),
     path("v1/models", openai.models),
     re_path(r"^v1(/.*)?$", openai.unknown),

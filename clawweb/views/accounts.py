@@ -5,9 +5,12 @@ from __future__ import annotations
 from django.contrib import messages
 from django.contrib.auth import login
 from django.contrib.auth.decorators import login_required
+from django.contrib.auth.forms import PasswordChangeForm, SetPasswordForm
+from django.contrib.auth.views import PasswordChangeView
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse_lazy
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
@@ -30,9 +33,22 @@ def signin_link(request: HttpRequest, token: str) -> HttpResponse:
             login(request, user, backend=BACKEND)
             return redirect("chat")
     good = request.method == "GET" and accounts.link_is_good(token)
-    return render(
-        request, "accounts/signin_link.html", {"good": good}, status=200 if good else 410
-    )
+    return render(request, "accounts/signin_link.html", {"good": good}, status=200 if good else 410)
+
+
+class PasswordView(PasswordChangeView):
+    """Asks for the old password, where there is one: who came by a link may have none yet."""
+
+    template_name = "accounts/password.html"
+    success_url = reverse_lazy("settings")
+
+    def get_form_class(self) -> type[SetPasswordForm]:
+        known = self.request.user.has_usable_password()
+        return PasswordChangeForm if known else SetPasswordForm
+
+    def form_valid(self, form: SetPasswordForm) -> HttpResponse:
+        messages.success(self.request, _("Your password is changed."))
+        return super().form_valid(form)
 
 
 @never_cache

@@ -54,9 +54,7 @@ def chat(request: HttpRequest, session_id: str | None = None) -> HttpResponse:
 def sessions_part(request: HttpRequest) -> HttpResponse:
     """The list of sessions, fetched again when one was opened."""
     current = request.GET.get("current", "")
-    return render(
-        request, "chat/_sessions.html", {"days": days(request.user), "current": current}
-    )
+    return render(request, "chat/_sessions.html", {"days": days(request.user), "current": current})
 
 
 @never_cache

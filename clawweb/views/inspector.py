@@ -91,6 +91,4 @@ def logprob_summary(logprobs: list[float] | None) -> dict[str, float] | None:
 def seconds_of(turn: Turn) -> dict[str, float]:
     """How long people waited: for the first word, and for all of it."""
     spans = {"first_token": turn.first_token_at, "all": turn.finished_at}
-    return {
-        name: (end - turn.created_at).total_seconds() for name, end in spans.items() if end
-    }
+    return {name: (end - turn.created_at).total_seconds() for name, end in spans.items() if end}

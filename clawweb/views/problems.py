@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.template.loader import render_to_string
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -14,12 +15,10 @@ def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
     return _page(request, "403.html", 403)
 
 
-def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
-    return _page(request, "403_csrf.html", 403)
-
-
 def crashed(request: HttpRequest) -> HttpResponse:
-    return _page(request, "500.html", 500)
+    """Without the request's context: what failed may be the very thing that a context asks for."""
+    request_id = getattr(request, "request_id", "")
+    return HttpResponse(render_to_string("500.html", {"request_id": request_id}), status=500)
 
 
 def _page(request: HttpRequest, template: str, status: int) -> HttpResponse:

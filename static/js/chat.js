@@ -1,0 +1,179 @@
+// The chat page: what the socket says goes into the thread; what the user does goes into the socket.
+
+import { call } from "./api.js";
+import { Composer } from "./composer.js";
+import { notify } from "./notices.js";
+import { refresh } from "./parts.js";
+import { Follow } from "./scroll.js";
+import { connection } from "./socket.js";
+import { Thread } from "./thread.js";
+
+const root = document.getElementById("chat");
+const status = document.getElementById("status");
+const sessions = document.getElementById("sessions");
+const follow = new Follow(document.getElementById("thread"), document.getElementById("to-end"));
+const unsent = new Map(); // client_id -> {message, view, wasSent}
+
+const say = (words) => { status.textContent = words; };
+const thread = new Thread(document.getElementById("turns"), { say, onAgain: regenerate });
+const composer = new Composer(document.getElementById("composer"), {
+  key: () => `draft:${root.dataset.user}:${root.dataset.session || "new"}`,
+  onSend: send,
+});
+
+function send(text) {
+  if (thread.running()) {
+    say(gettext("Wait for the reply, or stop it first."));
+    return false;
+  }
+  thread.closeStrips();
+  const message = {
+    type: "send", session: root.dataset.session || null, text, client_id: newId(),
+  };
+  const parent = thread.last();
+  if (parent) message.parent = parent.turn.id;
+  const view = thread.addUnsent(text);
+  const entry = { message, view, wasSent: connection.send(message) };
+  unsent.set(message.client_id, entry);
+  if (!entry.wasSent) thread.markUnsent(view);
+  document.getElementById("welcome").hidden = true;
+  composer.busy(true);
+  follow.pin();
+  return true;
+}
+
+function regenerate(turnId) {
+  if (thread.running()) return;
+  const message = { type: "regenerate", turn: turnId, client_id: newId() };
+  if (!connection.send(message)) notify(gettext("There is no connection. Try again in a moment."));
+}
+
+function stop() {
+  const view = thread.running();
+  if (!view) return;
+  if (view.turn.id && connection.send({ type: "stop", turn: view.turn.id })) say(gettext("Stopping."));
+  else notify(gettext("There is no connection, so the reply cannot be stopped now."));
+}
+
+function newId() {
+  // randomUUID exists on https and localhost only
+  return crypto.randomUUID?.() ?? [...crypto.getRandomValues(new Uint32Array(4))].join("-");
+}
+
+function followReply(view) {
+  connection.send({ type: "follow", turn: view.turn.id, cursor: view.shown });
+}
+
+const handlers = {
+  turn({ turn, session, client_id: clientId }) {
+    const entry = unsent.get(clientId);
+    unsent.delete(clientId);
+    if (!root.dataset.session) enter(session);
+    if (turn.session !== root.dataset.session) return;
+    thread.place(turn, entry?.view);
+    composer.busy(Boolean(thread.running()));
+    follow.pin();
+    say(gettext("The agent is answering."));
+  },
+  delta({ turn, cursor, text }) {
+    const view = thread.get(turn);
+    if (!view) return;
+    if (!view.append(cursor, text)) followReply(view);
+    follow.follow();
+  },
+  done({ turn }) {
+    const view = thread.get(turn.id);
+    if (!view) return;
+    view.update(turn);
+    composer.busy(Boolean(thread.running()));
+    follow.follow();
+    say(ending(turn));
+  },
+  error({ message, client_id: clientId }) {
+    const entry = unsent.get(clientId);
+    if (entry) {
+      unsent.delete(clientId);
+      thread.remove(entry.view);
+      composer.putBack(entry.message.text);
+      composer.busy(Boolean(thread.running()));
+    }
+    notify(message);
+  },
+  changed() {},
+};
+
+function ending(turn) {
+  if (turn.state === "stopped") return gettext("Stopped.");
+  if (turn.state !== "complete") return gettext("The reply was cut off.");
+  const words = turn.reply.split(/\s+/).filter(Boolean).length;
+  return interpolate(ngettext("Answer ready, %s word.", "Answer ready, %s words.", words), [words]);
+}
+
+function enter(session) {
+  root.dataset.session = session.id;
+  history.replaceState(null, "", `/chat/${session.id}/`);
+  document.title = session.title ? `${session.title} · clawweb` : "clawweb";
+  sessions.dataset.part = `${sessions.dataset.part.split("?")[0]}?current=${encodeURIComponent(session.id)}`;
+  refresh(sessions);
+}
+
+let wasOpen = false;
+async function opened() {
+  for (const entry of unsent.values()) {
+    // The same client_id: what had arrived after all makes no second turn.
+    entry.wasSent = connection.send(entry.message) || entry.wasSent;
+  }
+  if (wasOpen && root.dataset.session) await resync();
+  wasOpen = true;
+  for (const view of thread.unfinished()) followReply(view);
+}
+
+async function resync() {
+  try {
+    const session = await call("GET", `/api/sessions/${root.dataset.session}`);
+    for (const turn of session.turns) thread.get(turn.id)?.update(turn);
+    composer.busy(Boolean(thread.running()));
+  } catch {
+    // The rows will be asked again at the next nudge or reload.
+  }
+}
+
+async function refetch(id) {
+  try {
+    const turn = await call("GET", `/api/turns/${encodeURIComponent(id)}`);
+    if (turn.session === root.dataset.session && thread.take(turn)) {
+      composer.busy(Boolean(thread.running()));
+      follow.follow();
+    }
+  } catch {
+    // The receipt stays as it was; the next nudge tries again.
+  }
+}
+
+connection.addEventListener("message", ({ detail }) => handlers[detail.type]?.(detail));
+connection.addEventListener("state", ({ detail }) => { if (detail === "open") opened(); });
+document.addEventListener("changed", ({ detail: { what, id } }) => {
+  if (what === "turn" || what === "receipt") refetch(id);
+  if (what === "adapter") for (const view of thread.learned()) refetch(view.turn.id);
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && !event.isComposing && thread.running()) stop();
+});
+composer.stopButton.addEventListener("click", stop);
+for (const button of document.querySelectorAll("[data-starter]")) {
+  button.addEventListener("click", () => send(button.textContent));
+}
+document.getElementById("side-toggle").addEventListener("click", ({ currentTarget }) => {
+  const open = root.classList.toggle("side-open");
+  currentTarget.setAttribute("aria-expanded", String(open));
+});
+addEventListener("pagehide", () => {
+  thread.leave();
+  const kept = [...unsent.values()].filter((entry) => !entry.wasSent);
+  for (const entry of kept) composer.putBack(entry.message.text);
+});
+
+composer.busy(Boolean(thread.running()));
+follow.pin();
+if (connection.isOpen) opened();
+if (matchMedia("(pointer: fine)").matches) composer.box.focus();

@@ -1,0 +1,57 @@
+// The message box: Enter sends, Shift+Enter breaks the line, the draft outlives the page.
+
+export class Composer {
+  constructor(form, { key, onSend }) {
+    this.form = form;
+    this.box = form.elements.say;
+    this.sendButton = form.querySelector("#send");
+    this.stopButton = form.querySelector("#stop");
+    this.key = key;
+    this.onSend = onSend;
+    if (!this.box.value) this.box.value = localStorage.getItem(key()) ?? "";
+    this.box.addEventListener("input", () => { this.keep(); this.grow(); });
+    this.box.addEventListener("keydown", (event) => this.pressed(event));
+    form.addEventListener("submit", (event) => { event.preventDefault(); this.send(); });
+    this.grow();
+  }
+
+  pressed(event) {
+    // keyCode 229: Safari ends a composition before the Enter that chose a word.
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
+    event.preventDefault();
+    this.send();
+  }
+
+  send() {
+    const text = this.box.value.trim();
+    if (text && this.onSend(text)) this.clear();
+  }
+
+  clear() {
+    localStorage.removeItem(this.key());
+    this.box.value = "";
+    this.grow();
+  }
+
+  putBack(text) {
+    this.box.value = this.box.value ? `${text}\n${this.box.value}` : text;
+    this.keep();
+    this.grow();
+    this.box.focus();
+  }
+
+  keep() {
+    if (this.box.value) localStorage.setItem(this.key(), this.box.value);
+    else localStorage.removeItem(this.key());
+  }
+
+  grow() {
+    this.box.style.height = "auto"; // through the CSSOM, which the content policy allows
+    this.box.style.height = `${this.box.scrollHeight}px`;
+  }
+
+  busy(isBusy) {
+    this.stopButton.hidden = !isBusy;
+    this.sendButton.hidden = isBusy;
+  }
+}

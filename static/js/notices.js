@@ -1,0 +1,24 @@
+// Short messages in the corner, read out by screen readers; the place for them is in base.html.
+
+const SECONDS = 9;
+
+export function notify(text) {
+  const place = document.getElementById("notices");
+  const notice = document.createElement("div");
+  notice.className = "notice";
+  const words = document.createElement("span");
+  words.textContent = text;
+  const close = document.createElement("button");
+  close.type = "button";
+  close.className = "small";
+  close.textContent = place.dataset.close;
+  close.addEventListener("click", () => notice.remove());
+  notice.append(words, close);
+  place.replaceChildren(notice);
+  let timer = setTimeout(() => notice.remove(), SECONDS * 1000);
+  notice.addEventListener("pointerenter", () => clearTimeout(timer));
+  notice.addEventListener("focusin", () => clearTimeout(timer));
+  notice.addEventListener("pointerleave", () => {
+    timer = setTimeout(() => notice.remove(), 2000);
+  });
+}

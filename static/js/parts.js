@@ -1,0 +1,60 @@
+// Pieces of a page that the server renders, fetched again when a nudge names their subject.
+// data-part: where from; data-on: which nudges; data-poll: every so many seconds while the page is seen.
+
+import { page } from "./api.js";
+
+const GATHER = 250; // nudges come in bursts
+
+const waiting = new Map();
+
+export async function refresh(element) {
+  if (waiting.has(element)) return;
+  waiting.set(element, setTimeout(async () => {
+    waiting.delete(element);
+    try {
+      swap(element, await page(element.dataset.part));
+    } catch {
+      // The old piece stays; the banner says that the server is away.
+    }
+  }, GATHER));
+}
+
+function swap(element, html) {
+  const focused = element.contains(document.activeElement) ? document.activeElement.id : "";
+  const open = [...element.querySelectorAll("details[open][id]")].map((details) => details.id);
+  const fresh = document.createElement("template");
+  fresh.innerHTML = html; // rendered and escaped by our own templates
+  element.replaceChildren(fresh.content);
+  for (const id of open) {
+    const details = document.getElementById(id);
+    if (details) details.open = true;
+  }
+  if (focused) document.getElementById(focused)?.focus();
+  document.dispatchEvent(new CustomEvent("part", { detail: element }));
+}
+
+function parts() {
+  return document.querySelectorAll("[data-part]");
+}
+
+function concerns(element, { what, id }) {
+  if (!(element.dataset.on ?? "").split(" ").includes(what)) return false;
+  return !element.dataset.id || id === null || what !== "job" || element.dataset.id === id;
+}
+
+export function watchParts(connection) {
+  document.addEventListener("changed", ({ detail }) => {
+    for (const element of parts()) if (concerns(element, detail)) refresh(element);
+  });
+  let dropped = false;
+  connection.addEventListener("state", ({ detail }) => {
+    // Nudges may have been missed while away.
+    if (detail === "open" && dropped) for (const element of parts()) refresh(element);
+    dropped = detail !== "open";
+  });
+  for (const element of parts()) {
+    if ("now" in element.dataset) refresh(element);
+    const seconds = Number(element.dataset.poll);
+    if (seconds) setInterval(() => document.hidden || refresh(element), seconds * 1000);
+  }
+}

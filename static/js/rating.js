@@ -1,0 +1,135 @@
+// Thumbs, and the strip that asks what was wrong. A click saves at once; the strip adds to it.
+
+import { call } from "./api.js";
+import { notify } from "./notices.js";
+
+const STILL_WRITING = 12_000; // the server waits 20 s for a reason after the last word from here
+
+export class Rating {
+  constructor(view, { onReceipt, say }) {
+    this.view = view;
+    this.onReceipt = onReceipt;
+    this.say = say;
+    view.part("up").addEventListener("click", () => this.vote(1));
+    view.part("down").addEventListener("click", () => this.vote(-1));
+    view.part("why").addEventListener("click", () => this.openStrip().querySelector("input").focus());
+  }
+
+  get url() {
+    return `/api/turns/${this.view.turn.id}/feedback`;
+  }
+
+  async vote(clicked) {
+    const { turn } = this.view;
+    const before = turn.feedback;
+    const value = before?.value === clicked ? null : clicked;
+    turn.feedback = { value, reasons: [], comment: "", correction: "" };
+    this.dropStrip();
+    if (value === -1) this.openStrip();
+    this.view.paintVote(turn);
+    try {
+      this.received(await call("POST", this.url, { value }));
+      this.say({
+        "1": gettext("Rated as good."),
+        "-1": gettext("Rated as bad. You can say why below."),
+        null: gettext("Rating taken back."),
+      }[value]);
+    } catch (problem) {
+      turn.feedback = before;
+      this.dropStrip();
+      this.view.paintVote(turn);
+      notify(problem.message);
+    }
+  }
+
+  received(receipt) {
+    this.view.turn.receipt = receipt;
+    this.onReceipt(this.view, receipt);
+  }
+
+  openStrip() {
+    if (this.strip) return this.strip;
+    const template = document.getElementById("strip-template");
+    this.strip = template.content.firstElementChild.cloneNode(true);
+    this.fill(this.view.turn.feedback);
+    this.strip.addEventListener("submit", (event) => { event.preventDefault(); this.done(); });
+    this.strip.addEventListener("keydown", (event) => this.pressed(event));
+    this.strip.addEventListener("input", () => this.stillWriting());
+    this.pinged = Date.now();
+    this.view.part("strip-place").replaceChildren(this.strip);
+    this.view.paintVote(this.view.turn);
+    this.strip.scrollIntoView({ block: "nearest" });
+    return this.strip;
+  }
+
+  fill(feedback) {
+    const { comment, correction } = this.strip.elements;
+    for (const box of this.strip.querySelectorAll("[name=reason]")) {
+      box.checked = feedback?.reasons?.includes(box.value) ?? false;
+    }
+    comment.value = feedback?.comment ?? "";
+    correction.value = feedback?.correction ?? "";
+    if (correction.value) this.strip.querySelector("details").open = true;
+  }
+
+  content() {
+    const { comment, correction } = this.strip.elements;
+    const chosen = this.strip.querySelectorAll("[name=reason]:checked");
+    return {
+      value: -1,
+      reasons: [...chosen].map((box) => box.value),
+      comment: comment.value.trim(),
+      correction: correction.value.trim(),
+    };
+  }
+
+  pressed(event) {
+    if (event.isComposing) return;
+    if (event.key === "Escape" || (event.key === "Enter" && (event.ctrlKey || event.metaKey))) {
+      event.preventDefault();
+      event.stopPropagation(); // Esc here does not stop a reply
+      this.done();
+    }
+  }
+
+  // A bare thumb counts after a while by itself; who is still explaining it gets more time.
+  stillWriting() {
+    if (Date.now() - this.pinged < STILL_WRITING) return;
+    this.pinged = Date.now();
+    call("POST", this.url, { value: -1 }).then((receipt) => this.received(receipt), () => {});
+  }
+
+  async done() {
+    if (!this.strip) return;
+    const content = this.content();
+    const button = this.strip.querySelector(".done");
+    const error = this.strip.querySelector(".strip-error");
+    button.disabled = true;
+    error.textContent = "";
+    const hadFocus = this.strip.contains(document.activeElement);
+    try {
+      const receipt = await call("POST", this.url, { ...content, final: true });
+      this.view.turn.feedback = content;
+      this.dropStrip();
+      this.received(receipt);
+      this.say(gettext("Saved."));
+      if (hadFocus) this.view.part("down").focus();
+    } catch (problem) {
+      if (!this.strip) return;
+      button.disabled = false;
+      error.textContent = interpolate(gettext("%s What you wrote is still here."), [problem.message]);
+    }
+  }
+
+  // The page is going away: say what there is, without waiting for an answer.
+  leave() {
+    if (!this.strip) return;
+    call("POST", this.url, { ...this.content(), final: true }, { keepalive: true }).catch(() => {});
+  }
+
+  dropStrip() {
+    this.strip?.remove();
+    this.strip = null;
+    this.view.paintVote(this.view.turn);
+  }
+}

@@ -1,0 +1,20 @@
+// The receipt: what became of a rating, in the server's words, linked to the job or version it names.
+
+export function paintReceipt(place, receipt) {
+  const key = receipt ? JSON.stringify([receipt.text, receipt.state, receipt.job, receipt.adapter]) : "";
+  if (place.dataset.key === key) return;
+  place.dataset.key = key;
+  place.dataset.state = receipt?.state ?? "";
+  place.replaceChildren();
+  if (!receipt) return;
+  const href = target(receipt);
+  const words = document.createElement(href ? "a" : "span");
+  words.textContent = receipt.text;
+  if (href) words.href = href;
+  place.append(words);
+}
+
+function target({ state, job, adapter }) {
+  if (state === "learned" && adapter) return `/adapters/#${encodeURIComponent(adapter)}`;
+  return job ? `/jobs/${encodeURIComponent(job)}/` : null;
+}

@@ -1,0 +1,48 @@
+// The thread follows the text at its end, until the user scrolls up; sending pins it again.
+
+const NEAR = 48;
+
+export class Follow {
+  constructor(thread, pill) {
+    this.thread = thread;
+    this.pill = pill;
+    this.pinned = true;
+    thread.addEventListener("wheel", (event) => { if (event.deltaY < 0) this.unpin(); }, { passive: true });
+    thread.addEventListener("touchmove", () => this.look(), { passive: true });
+    thread.addEventListener("keydown", (event) => {
+      if (["PageUp", "ArrowUp", "Home"].includes(event.key)) this.unpin();
+    });
+    thread.addEventListener("scroll", () => this.look(), { passive: true });
+    pill.addEventListener("click", () => { this.pin(); thread.focus({ preventScroll: true }); });
+    new ResizeObserver(() => this.follow()).observe(thread);
+  }
+
+  distance() {
+    const { scrollHeight, scrollTop, clientHeight } = this.thread;
+    return scrollHeight - scrollTop - clientHeight;
+  }
+
+  look() {
+    const { scrollTop } = this.thread;
+    if (scrollTop < (this.last ?? 0) - 2 && this.distance() > NEAR) this.pinned = false;
+    else if (this.distance() <= NEAR) this.pinned = true;
+    this.last = scrollTop;
+    this.pill.hidden = this.pinned;
+  }
+
+  unpin() {
+    if (this.thread.scrollHeight <= this.thread.clientHeight) return;
+    this.pinned = false;
+    this.pill.hidden = false;
+  }
+
+  pin() {
+    this.pinned = true;
+    this.pill.hidden = true;
+    this.follow();
+  }
+
+  follow() {
+    if (this.pinned) this.thread.scrollTop = this.thread.scrollHeight;
+  }
+}

@@ -1,0 +1,101 @@
+// What every page has: theme, menus, the reconnecting banner, buttons that post, times, live parts.
+
+import { call } from "./api.js";
+import { notify } from "./notices.js";
+import { watchParts } from "./parts.js";
+import { connection } from "./socket.js";
+import { paintTimes } from "./times.js";
+
+const YEAR = 31_536_000;
+
+document.getElementById("theme")?.addEventListener("change", ({ target }) => {
+  const age = target.value ? YEAR : 0;
+  document.cookie = `theme=${target.value}; path=/; max-age=${age}; samesite=lax`;
+  if (target.value) document.documentElement.dataset.theme = target.value;
+  else delete document.documentElement.dataset.theme;
+  document.dispatchEvent(new CustomEvent("theme"));
+});
+
+const menu = document.getElementById("user-menu");
+document.addEventListener("click", (event) => {
+  if (menu?.open && !menu.contains(event.target)) menu.open = false;
+});
+menu?.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  menu.open = false;
+  menu.querySelector("summary").focus();
+});
+
+// Buttons that change something: data-post is the API's address.
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-post]");
+  if (!button || button.disabled) return;
+  button.disabled = true;
+  try {
+    await call("POST", button.dataset.post, {});
+    notify(button.dataset.done ?? gettext("Done."));
+    const what = button.dataset.post.includes("adapter") ? "adapter" : "job";
+    document.dispatchEvent(new CustomEvent("changed", { detail: { what, id: null } }));
+  } catch (problem) {
+    notify(problem.message);
+  } finally {
+    button.disabled = false;
+  }
+});
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  const source = document.querySelector(button.dataset.copy);
+  try {
+    await navigator.clipboard.writeText(source.textContent);
+    notify(gettext("Copied."));
+  } catch {
+    getSelection().selectAllChildren(source);
+    notify(gettext("Press Ctrl+C to copy what is selected."));
+  }
+});
+
+// The banner: after a second, so that a page change does not flash it.
+const banner = document.getElementById("connection");
+let ticking = null;
+
+function showBanner(words, { again = false } = {}) {
+  if (banner.firstChild?.textContent !== words || banner.hidden) {
+    const text = document.createElement("span");
+    text.textContent = words;
+    banner.replaceChildren(text);
+    if (again) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "small";
+      button.textContent = gettext("Try now");
+      button.addEventListener("click", () => connection.now());
+      banner.append(button);
+    }
+  }
+  banner.hidden = false;
+}
+
+function onState(state) {
+  clearTimeout(ticking);
+  if (state === "open") {
+    banner.hidden = true;
+  } else if (state === "signed_out") {
+    const next = encodeURIComponent(location.pathname + location.search);
+    location.assign(`/signin/?next=${next}`);
+  } else if (state === "refused") {
+    showBanner(gettext("Live updates are refused: this page was opened under another address than the server expects."));
+  } else {
+    ticking = setTimeout(() => {
+      showBanner(gettext("Connection lost. What you have is kept; trying again."), { again: true });
+    }, 1200);
+  }
+}
+
+connection.addEventListener("state", ({ detail }) => onState(detail));
+
+watchParts(connection);
+paintTimes(document);
+setInterval(() => paintTimes(document), 30_000);
+document.addEventListener("part", ({ detail }) => paintTimes(detail));

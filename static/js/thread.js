@@ -1,0 +1,136 @@
+// The turns on the page, in order: one branch of the session.
+
+import { Rating } from "./rating.js";
+import { paintReceipt } from "./receipt.js";
+import { notify } from "./notices.js";
+import { TurnView } from "./turn.js";
+
+export class Thread {
+  constructor(element, { say, onAgain }) {
+    this.element = element;
+    this.say = say;
+    this.onAgain = onAgain;
+    this.views = [];
+    this.ratings = new Map();
+    for (const turn of JSON.parse(document.getElementById("turns-data").textContent)) {
+      this.views.push(this.wire(new TurnView(document.getElementById(turn.id), turn)));
+    }
+  }
+
+  wire(view) {
+    const rating = new Rating(view, {
+      say: this.say, onReceipt: (rated, receipt) => this.showReceipt(rated, receipt),
+    });
+    this.ratings.set(view, rating);
+    view.part("again").addEventListener("click", () => this.onAgain(view.turn.id));
+    view.part("copy").addEventListener("click", () => copy(view));
+    return view;
+  }
+
+  get(id) {
+    return this.views.find((view) => view.turn.id === id);
+  }
+
+  last() {
+    return this.views.at(-1);
+  }
+
+  running() {
+    return this.views.find((view) => view.isUnfinished);
+  }
+
+  unfinished() {
+    return this.views.filter((view) => view.isUnfinished && view.turn.id);
+  }
+
+  learned() {
+    return this.views.filter((view) => ["learned", "in_training"].includes(view.turn.receipt?.state));
+  }
+
+  addUnsent(text) {
+    const view = this.wire(new TurnView(TurnView.blank(), {
+      id: "", state: "sending", text, reply: "", html: null, version: 0, siblings: [], receipt: null,
+    }));
+    this.element.append(view.article);
+    this.views.push(view);
+    return view;
+  }
+
+  markUnsent(view) {
+    const note = view.part("unsent");
+    note.textContent = gettext("Not sent yet: it will be, once the connection is back.");
+    note.hidden = false;
+    view.part("waiting").hidden = true;
+  }
+
+  remove(view) {
+    view.article.remove();
+    this.views = this.views.filter((other) => other !== view);
+    this.ratings.delete(view);
+  }
+
+  // A turn that was opened: after its parent, in the place of what stood there (a sibling, a draft).
+  place(turn, draft = undefined) {
+    const known = this.get(turn.id);
+    if (known) {
+      if (draft && draft !== known) this.remove(draft);
+      known.update(turn);
+      return;
+    }
+    if (draft) {
+      draft.update(turn);
+      return;
+    }
+    const parent = turn.parent ? this.get(turn.parent) : null;
+    if (turn.parent && !parent) return;
+    for (const view of this.views.slice(parent ? this.views.indexOf(parent) + 1 : 0)) this.remove(view);
+    const view = this.wire(new TurnView(TurnView.blank(), turn));
+    this.element.append(view.article);
+    this.views.push(view);
+  }
+
+  // A turn as it is now. One that was written elsewhere joins when it continues what is shown.
+  take(turn) {
+    const view = this.get(turn.id);
+    if (view) {
+      if (view.isUnfinished && ["pending", "streaming"].includes(turn.state)) return false;
+      view.update(turn);
+      this.showReceipt(view, turn.receipt);
+      return true;
+    }
+    if (turn.turn_type !== "main" || this.running() || turn.parent !== (this.last()?.turn.id ?? null)) return false;
+    this.place(turn);
+    return true;
+  }
+
+  // All counted ratings share one count, so the newest receipt tells for all of them.
+  showReceipt(view, receipt) {
+    view.turn.receipt = receipt;
+    paintReceipt(view.part("receipt"), receipt);
+    if (receipt?.state !== "counted") return;
+    for (const other of this.views) {
+      if (other.turn.receipt?.state === "counted") {
+        other.turn.receipt = { ...other.turn.receipt, text: receipt.text, count: receipt.count };
+        paintReceipt(other.part("receipt"), other.turn.receipt);
+      }
+    }
+  }
+
+  closeStrips() {
+    for (const rating of this.ratings.values()) rating.done();
+  }
+
+  leave() {
+    for (const rating of this.ratings.values()) rating.leave();
+  }
+}
+
+async function copy(view) {
+  try {
+    await navigator.clipboard.writeText(view.turn.reply);
+    notify(gettext("Copied."));
+  } catch {
+    getSelection().selectAllChildren(view.part("reply"));
+    notify(gettext("Press Ctrl+C to copy what is selected."));
+  }
+}

@@ -1,0 +1,25 @@
+// <time> elements in the reader's own words: relative, with the exact time on hover.
+
+const relative = new Intl.RelativeTimeFormat(document.documentElement.lang, { numeric: "auto" });
+const exact = new Intl.DateTimeFormat(document.documentElement.lang, {
+  dateStyle: "medium", timeStyle: "medium",
+});
+const clock = new Intl.DateTimeFormat(document.documentElement.lang, { timeStyle: "medium" });
+const UNITS = [["day", 86_400], ["hour", 3600], ["minute", 60]];
+
+export function paintTimes(root) {
+  for (const element of root.querySelectorAll("time[datetime]")) {
+    const at = new Date(element.dateTime);
+    if (Number.isNaN(at.getTime())) continue;
+    element.title = exact.format(at);
+    element.textContent = "clock" in element.dataset ? clock.format(at) : ago(at);
+  }
+}
+
+function ago(at) {
+  const seconds = (at - Date.now()) / 1000;
+  for (const [unit, size] of UNITS) {
+    if (Math.abs(seconds) >= size) return relative.format(Math.trunc(seconds / size), unit);
+  }
+  return gettext("just now");
+}

@@ -1,0 +1,129 @@
+// One turn on the page: made from the template or taken over from the server's HTML, then kept true.
+
+import { paintReceipt } from "./receipt.js";
+
+const UNFINISHED = ["sending", "pending", "streaming"];
+
+export class TurnView {
+  constructor(article, turn) {
+    this.article = article;
+    this.shown = 0; // characters (code points) of the reply on the page, as the server counts them
+    this.update(turn);
+  }
+
+  static blank() {
+    const template = document.getElementById("turn-template");
+    return template.content.firstElementChild.cloneNode(true);
+  }
+
+  part(name) {
+    return this.article.querySelector(`.${name}`);
+  }
+
+  get isUnfinished() {
+    return UNFINISHED.includes(this.turn.state);
+  }
+
+  update(turn) {
+    const was = this.turn;
+    this.turn = turn;
+    this.article.id = turn.id;
+    this.article.dataset.state = turn.state;
+    this.article.toggleAttribute("data-fallback", Boolean(turn.fallback));
+    this.part("said-text").textContent = turn.text;
+    this.part("unsent").hidden = true;
+    this.part("version").textContent = this.isUnfinished && !turn.version ? "" : versionText(turn);
+    this.part("version").title = turn.adapter ?? "";
+    this.paintReply(turn, was);
+    this.paintTrouble(turn);
+    this.paintSiblings(turn);
+    this.paintVote(turn);
+    paintReceipt(this.part("receipt"), turn.receipt);
+  }
+
+  paintReply(turn, was) {
+    const reply = this.part("reply");
+    const length = Array.from(turn.reply).length;
+    if (!this.isUnfinished) {
+      if (turn.html !== was?.html || !was) reply.innerHTML = turn.html ?? ""; // sanitized by the server
+      reply.classList.toggle("plain", turn.html === null);
+      this.shown = length;
+    } else if (length >= this.shown) {
+      reply.classList.add("plain");
+      reply.textContent = turn.reply;
+      this.shown = length;
+    }
+    this.part("waiting").hidden = !(this.isUnfinished && this.shown === 0);
+  }
+
+  // Text that arrived, up to `cursor`. False when something before it is missing.
+  append(cursor, text) {
+    if (!this.isUnfinished || cursor <= this.shown) return true;
+    const points = Array.from(text);
+    const start = cursor - points.length;
+    if (start > this.shown) return false;
+    this.part("reply").append(points.slice(this.shown - start).join(""));
+    this.part("waiting").hidden = true;
+    this.shown = cursor;
+    this.turn.state = "streaming";
+    this.article.dataset.state = "streaming";
+    return true;
+  }
+
+  paintTrouble(turn) {
+    const trouble = this.part("trouble");
+    const words = {
+      failed: turn.error || gettext("No reply came. Your message is kept."),
+      interrupted: turn.error || gettext("The reply was cut off. What had arrived is kept."),
+      stopped: gettext("You stopped this reply."),
+    };
+    let text = words[turn.state] ?? "";
+    if (turn.state === "complete" && turn.finish_reason === "length") {
+      text = gettext("The reply reached its longest length and was cut there.");
+    }
+    trouble.textContent = text;
+    trouble.hidden = !text;
+    const canRate = !this.isUnfinished && turn.reply !== "" && turn.recorded !== false;
+    for (const name of ["up", "down"]) this.part(name).hidden = !canRate;
+    this.part("copy").hidden = turn.reply === "";
+  }
+
+  paintSiblings(turn) {
+    const place = this.part("siblings");
+    place.replaceChildren();
+    const ids = turn.siblings ?? [];
+    if (ids.length < 2) return;
+    const at = ids.indexOf(turn.id);
+    place.append(
+      this.siblingLink(turn, ids[at - 1], "‹", gettext("Earlier answer")),
+      document.createTextNode(`${at + 1}/${ids.length}`),
+      this.siblingLink(turn, ids[at + 1], "›", gettext("Later answer")),
+    );
+  }
+
+  siblingLink(turn, id, sign, name) {
+    const link = document.createElement(id ? "a" : "span");
+    link.textContent = sign;
+    if (id) {
+      link.href = `/chat/${turn.session}/?turn=${id}`;
+      link.setAttribute("aria-label", name);
+    } else {
+      link.setAttribute("aria-hidden", "true");
+    }
+    return link;
+  }
+
+  paintVote(turn) {
+    const value = turn.feedback?.value ?? null;
+    this.part("up").setAttribute("aria-pressed", String(value === 1));
+    this.part("down").setAttribute("aria-pressed", String(value === -1));
+    this.part("why").hidden = value !== -1 || Boolean(this.part("strip"));
+  }
+}
+
+function versionText(turn) {
+  if (turn.fallback) {
+    return interpolate(gettext("base model answered: %s"), [turn.fallback]);
+  }
+  return turn.version ? `v${turn.version}` : gettext("base model");
+}
