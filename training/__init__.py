@@ -1,1 +1,1 @@
-"""Turns samples into LoRA adapters. torch, transformers and peft live here; no web, no queue, no table."""
+"""Turns samples into LoRA adapters. Here live torch, transformers, peft; no web, no table."""

@@ -1,4 +1,4 @@
-"""LoRA adapters: put one on the base, take it off, save a version whole or not at all, refuse bad files."""
+"""LoRA adapters: put on the base, taken off, saved whole or not at all, refused when bad."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SavedAdapter:
 
 
 def attach(base: Base, config: TrainConfig, parent: Path | None) -> PeftModel:
-    """The base wearing a trainable adapter: `parent`'s weights, else a fresh one that changes nothing.
+    """The base wearing a trainable adapter: `parent`'s, else a fresh one that changes nothing.
 
     All linear layers of the blocks, no dropout; rank and alpha are the parent's when there is one.
     The base's modules are wrapped in place: `detach` must follow before the next `attach`.
@@ -135,7 +135,7 @@ def file_sha256(path: Path) -> str:
 
 
 def check_folder(folder: Path, *, base: Base, max_rank: int) -> dict[str, Any]:
-    """The adapter's settings when it may be served on `base`; AdapterInvalid with the reason if not.
+    """The adapter's settings when it may be served on `base`; else AdapterInvalid with the reason.
 
     Guards what the server does not: it takes wrong shapes without a word (wrong replies), and one
     NaN adapter poisons other people's requests through its cache.
@@ -163,7 +163,7 @@ def check_folder(folder: Path, *, base: Base, max_rank: int) -> dict[str, Any]:
 
 
 def adapter_tensors(model: PeftModel) -> dict[str, Tensor]:
-    """The adapter's parameters under the names they have on disk; the tensors themselves, no copies."""
+    """The adapter's parameters under the names they have on disk: themselves, no copies."""
     return {
         name.replace(".default.weight", ".weight"): parameter
         for name, parameter in model.named_parameters()
@@ -180,7 +180,7 @@ def round_to_saved(model: PeftModel) -> None:
 
 @contextmanager
 def wearing(model: PeftModel, version: Path | None) -> Iterator[None]:
-    """Inside, `model` answers as `version` (None: as the base). Its own adapter is back afterwards."""
+    """Inside, `model` answers as `version` (None: the base). Its own adapter is back afterwards."""
     if version is None:
         with model.disable_adapter():
             yield
@@ -195,28 +195,35 @@ def wearing(model: PeftModel, version: Path | None) -> Iterator[None]:
 
 @contextmanager
 def merged(model: PeftModel) -> Iterator[None]:
-    """Inside, W + (alpha/r) B A stands in for W: three times faster to sample from on a CPU.
+    """Inside, W + (alpha/r) B A stands in for W, laid out for few rows: sampling is 3 times faster.
 
     The base's own tensors are set aside and put back, not recomputed, so no rounding leaks into
-    them. Costs a second copy of the linear layers. Does nothing where W is not fp32.
+    them. Costs a second copy of the weights. Does nothing where W is not fp32 (on a GPU).
     """
     layers: list[Any] = [m for m in model.modules() if isinstance(m, LoraLayer)]
-    if any(layer.get_base_layer().weight.dtype != torch.float32 for layer in layers):
+    causal: Any = model.get_base_model()
+    head = causal.get_output_embeddings()
+    if head.weight.dtype != torch.float32:
         yield
         return
-    if any(layer.disable_adapters for layer in layers):
-        yield
-        return
-    aside = [layer.get_base_layer().weight.data for layer in layers]
+    wrapped = [layer.get_base_layer() for layer in layers]
+    aside = [module.weight.data for module in (*wrapped, head)]
     try:
         with torch.no_grad():
-            for layer, weight in zip(layers, aside, strict=True):
-                layer.get_base_layer().weight.data = weight + layer.get_delta_weight("default")
+            for layer, module in zip(layers, wrapped, strict=True):
+                delta = 0.0 if layer.disable_adapters else layer.get_delta_weight("default")
+                module.weight.data = _by_columns(module.weight.data + delta)
+            head.weight.data = _by_columns(head.weight.data)
         with model.disable_adapter():
             yield
     finally:
-        for layer, weight in zip(layers, aside, strict=True):
-            layer.get_base_layer().weight.data = weight
+        for module, weight in zip((*wrapped, head), aside, strict=True):
+            module.weight.data = weight
+
+
+def _by_columns(weight: Tensor) -> Tensor:
+    """The same matrix stored column by column: products with few rows read it faster."""
+    return weight.t().contiguous().t()
 
 
 def _checked_settings(folder: Path, max_rank: int) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def load_base(folder: Path, *, device: str | None = None, threads: int = 1) -> B
 
 
 def weights_hash(folder: Path) -> str:
-    """sha256 over names and bytes of the safetensors files, in order of name; cached by size and time."""
+    """sha256 over names and bytes of the safetensors files by name; cached by size and time."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise BaseInvalid(f"{folder.name} holds no safetensors")
@@ -118,7 +118,7 @@ def _cpu_has_bf16() -> bool:
 
 @torch.no_grad()
 def _check_head(model: Any) -> None:
-    """Losses apply the output layer to hidden states themselves; refuse models that do more there."""
+    """Losses apply the output layer to hidden states themselves; refuse models that do more."""
     ids: Tensor = torch.tensor([[1, 2, 3]], device=model.device)
     hidden = model.get_decoder()(input_ids=ids).last_hidden_state
     ours = model.get_output_embeddings()(hidden).float()

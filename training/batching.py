@@ -1,4 +1,4 @@
-"""Items, how they are cut into micro-batches, and how they become padded tensors. Knows no model."""
+"""Items, how they are cut into micro-batches and become padded tensors. Knows no model."""
 
 from __future__ import annotations
 

@@ -41,7 +41,8 @@ class TrainConfig:
     # Distillation
     forward_share: float = 0.0  # weight of KL(teacher || policy) beside KL(policy || teacher)
     hint_effect_min: float = 0.002  # nats per token a hint must move the base, else hint_no_effect
-    reanswer_tokens: int = 96  # longest re-answer; DESIGN 7
+    rated_tokens: int = 96  # of each rated reply only the first so many train; bounds time
+    reanswer_tokens: int = 48  # longest re-answer; bounds time; docs/LOG.md, Recipe tuning
     reanswer_temperature: float = 0.7  # as the replies themselves are sampled; DESIGN 7
 
     # Reward without a hint
@@ -93,7 +94,7 @@ class TrainConfig:
         """The inverse of to_json. Unknown fields and wrong types raise ValueError."""
         fields = json.loads(text)
         if not isinstance(fields, dict):
-            raise ValueError("a TrainConfig is a JSON object")  # noqa: TRY004 - bad text, not a bad call
+            raise ValueError("a TrainConfig is a JSON object")
         types = {field.name: str(field.type) for field in dataclasses.fields(cls)}
         for name, value in fields.items():
             if name not in types:
@@ -113,8 +114,8 @@ def _fits(value: object, kind: str) -> bool:
 
 _POSITIVE = (
     "alpha", "lr", "batch_size", "max_steps", "train_seconds", "micro_batch_tokens", "max_tokens",
-    "grad_clip", "reanswer_tokens", "reanswer_temperature", "importance_cap", "sigma_floor",
-    "positive_cap", "negative_cap", "gate_tokens", "gate_temperature",
+    "grad_clip", "rated_tokens", "reanswer_tokens", "reanswer_temperature", "importance_cap",
+    "sigma_floor", "positive_cap", "negative_cap", "gate_tokens", "gate_temperature",
 )  # fmt: skip
 _NOT_NEGATIVE = (
     "seed", "weight_decay", "kl_stop", "max_version_age", "hint_effect_min", "reward_weight",

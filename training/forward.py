@@ -1,4 +1,4 @@
-"""Runs the model where losses and gates need it: hidden states of response tokens, then logits in chunks.
+"""Runs the model for losses and gates: hidden states of response tokens, then logits in chunks.
 
 The output layer is applied afterwards, to response positions only and a few at a time: its logits
 (tokens x vocabulary) would otherwise be most of a job's memory.

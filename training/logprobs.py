@@ -20,7 +20,7 @@ def token_logprobs(
 
 
 def reverse_kl(policy_logits_NV: Tensor, teacher_logits_NV: Tensor) -> Tensor:
-    """KL(pi || q) = sum_v pi(v) (log pi(v) - log q(v)) at T = 1 over the whole vocabulary; (N,) nats.
+    """KL(pi || q) = sum_v pi(v) (log pi(v) - log q(v)) at T = 1, whole vocabulary; (N,) nats.
 
     Differentiable in both. OPD's token loss: SDPO, arXiv 2601.20802, eq. 1; MiniLLM, 2306.08543.
     """

@@ -19,7 +19,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 def make_optimizer(model: PeftModel, config: TrainConfig) -> torch.optim.AdamW:
-    """AdamW (arXiv 1711.05101) over the adapter's parameters, which it knows by their saved names."""
+    """AdamW (arXiv 1711.05101) over the adapter's parameters, known by their saved names."""
     return torch.optim.AdamW(
         [{"params": list(adapter_tensors(model).items())}],
         lr=config.lr,
@@ -48,7 +48,7 @@ def save_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
-    """Restore what save_optimizer wrote. Raises OptimizerInvalid, leaving the optimizer untouched."""
+    """Restore what save_optimizer wrote. OptimizerInvalid leaves the optimizer untouched."""
     try:
         tensors = load_file(path)
     except (SafetensorError, OSError) as exc:

@@ -23,7 +23,7 @@ TEMPLATE_CHANGED = "template_changed"  # the prompt renders to other ids than we
 def prepare(
     base: Base, samples: Sequence[Sample], config: TrainConfig, *, baseline: Baseline
 ) -> tuple[list[Item], dict[int, str]]:
-    """The items that can train, in the order given, and the drop reason of each other sample's id."""
+    """The items that can train, in the order given, and the drop reason of each other id."""
     items: list[Item] = []
     dropped: dict[int, str] = {}
     for sample in samples:
@@ -60,10 +60,12 @@ def _item(base: Base, sample: Sample, config: TrainConfig, baseline: Baseline) -
     item = Item(
         sample_id=sample.id,
         prompt_ids=prompt_ids,
-        response_ids=tuple(sample.response_ids),
+        response_ids=tuple(sample.response_ids[: config.rated_tokens]),
         teacher_prompt_ids=teacher_prompt_ids,
         is_hinted=sample.is_hinted,
-        rollout_logprobs=None if advantage is None else tuple(sample.rollout_logprobs or ()),
+        rollout_logprobs=None
+        if advantage is None
+        else tuple((sample.rollout_logprobs or ())[: config.rated_tokens]),
         temperature=sample.temperature,
         advantage=advantage,
         reward=sample.reward,

@@ -1,4 +1,4 @@
-"""Samples replies in the trainer: re-answers, and the gate's. What they teach never met the server."""
+"""Samples replies in the trainer: re-answers and the gate's. Ungated weights never leave it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from training.losses import anchor_loss, clipped_policy_loss, distillation_loss,
 
 @dataclass(frozen=True, slots=True)
 class StepSums:
-    """What micro-batches add up to: the step's loss, its summed KL under hints, over how many tokens."""
+    """What micro-batches add up to: the loss, the summed KL under hints, over how many tokens."""
 
     loss: float = 0.0
     kl: float = 0.0
@@ -36,7 +36,7 @@ class StepSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tokens:
-    """The micro-batch's response tokens, row by row, (N,) each. NaN where a number does not exist."""
+    """A micro-batch's response tokens, row by row, (N,) each. NaN where there is no number."""
 
     targets_N: Tensor
     hinted_N: Tensor
@@ -65,7 +65,7 @@ def group_backward(
     config: TrainConfig,
     tokens: int,
 ) -> StepSums:
-    """Add the micro-batch's gradient to the adapter's. `tokens`: response tokens of the whole step."""
+    """Add a micro-batch's gradient to the adapter's. `tokens`: response tokens of the step."""
     rows = _tokens(group, base.device)
     kl = 0.0
 
@@ -75,9 +75,14 @@ def group_backward(
         policy_logits_NV = logits(base, hidden_NH)
         with torch.no_grad():
             teacher_logits_NV = logits(base, teacher_NH[chunk])
-            kl_N = reverse_kl(policy_logits_NV, teacher_logits_NV)
+        loss, distilled = _loss(policy_logits_NV, teacher_logits_NV, part, config, tokens)
+        if config.forward_share == 0:
+            kl += float(distilled.detach()) * tokens
+        else:
+            with torch.no_grad():
+                kl_N = reverse_kl(policy_logits_NV, teacher_logits_NV)
             kl += float(masked_sum(kl_N, part.hinted_N))
-        return _loss(policy_logits_NV, teacher_logits_NV, part, config, tokens)
+        return loss
 
     hidden_NH = response_hidden(base, model, [(i.prompt_ids, i.response_ids) for i in group])
     loss = backward_in_chunks(hidden_NH, loss_of)
@@ -90,9 +95,9 @@ def _loss(
     part: _Tokens,
     config: TrainConfig,
     tokens: int,
-) -> Tensor:
-    """L = L_distill(hinted) + w_r L_clip(rewarded) + w_a L_anchor(not hinted)."""
-    loss = distillation_loss(
+) -> tuple[Tensor, Tensor]:
+    """(L, L_distill): L = L_distill(hinted) + w_r L_clip(rewarded) + w_a L_anchor(not hinted)."""
+    distilled = distillation_loss(
         policy_logits_NV,
         teacher_logits_NV,
         part.hinted_N,
@@ -100,12 +105,12 @@ def _loss(
         tokens=tokens,
     )
     if bool(part.hinted_N.all()):
-        return loss
+        return distilled, distilled
     policy_logprobs_N = token_logprobs(
         policy_logits_NV, part.targets_N, temperature=part.temperature_N
     )
     # Each reply trains in one optimizer step, so the proximal policy is the policy before it.
-    loss = loss + config.reward_weight * clipped_policy_loss(
+    rewarded = config.reward_weight * clipped_policy_loss(
         policy_logprobs_N,
         policy_logprobs_N.detach(),
         part.rollout_logprobs_N,
@@ -116,9 +121,10 @@ def _loss(
         importance_cap=config.importance_cap,
         tokens=tokens,
     )
-    return loss + config.anchor_weight * anchor_loss(
+    anchored = config.anchor_weight * anchor_loss(
         policy_logits_NV, teacher_logits_NV, ~part.hinted_N, tokens=tokens
     )
+    return distilled + rewarded + anchored, distilled
 
 
 def _tokens(group: Sequence[Item], device: str) -> _Tokens:

@@ -1,4 +1,4 @@
-"""A two-layer random Llama with a byte tokenizer, written to a folder: for tests, in seconds, on a CPU."""
+"""A two-layer random Llama with a byte tokenizer, written to a folder. For tests, on a CPU."""
 
 from __future__ import annotations
 

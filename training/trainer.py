@@ -1,4 +1,4 @@
-"""The training run: rated replies first, then re-answers, until learned, out of steps or out of time."""
+"""The training run: rated replies first, then re-answers, until learned or out of steps or time."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class _Run:
 
 
 def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> list[Item]:
-    """The items without those whose hint hardly moves the base on the rated reply (hint_no_effect)."""
+    """The items whose hint moves the base on the rated reply; the others drop: hint_no_effect."""
     idle: set[int] = set()
     hinted = [item for item in items if item.is_hinted]
     for group in micro_batches(hinted, max_tokens=run.config.micro_batch_tokens):
@@ -171,7 +171,7 @@ def _window(items: Sequence[Item], turn: int, size: int) -> list[Item]:
 
 
 def _step(run: _Run, items: Sequence[Item], *, phase: str, began: float) -> float | None:
-    """One optimizer step on `items`. Returns the mean KL under the hints before it, None if no hints."""
+    """One optimizer step. Returns the mean KL under the hints before it, None without hints."""
     tokens = sum(len(item.response_ids) for item in items)
     sums = StepSums()
     for group in micro_batches(items, max_tokens=run.config.micro_batch_tokens):

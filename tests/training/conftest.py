@@ -1,0 +1,60 @@
+"""The tiny model, and a way to make samples of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollouts.types import Message, Sample
+from training.base import Base, load_base
+from training.config import TrainConfig
+from training.tiny import write_tiny
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def shared_base(tiny_folder: Path) -> Base:
+    return load_base(tiny_folder, device="cpu")
+
+
+@pytest.fixture
+def base(shared_base: Base) -> Iterator[Base]:
+    """The base; a test that leaves an adapter on it would spoil the next one: it fails here."""
+    shared_base.cache.clear()
+    yield shared_base
+    assert not any("lora_" in name for name, _ in shared_base.model.named_parameters())
+
+
+@pytest.fixture
+def config() -> TrainConfig:
+    return TrainConfig(lr=5e-3, rated_tokens=24, reanswer_tokens=12, gate_tokens=8)
+
+
+def make_sample(base: Base, number: int = 1, **changes: Any) -> Sample:
+    """A rated turn of the tiny model; `changes` replace fields."""
+    messages = [Message(role="user", content=f"question {number}")]
+    reply = base.encode(f"answer {number}, at some length")
+    fields: dict[str, Any] = {
+        "id": number,
+        "messages": messages,
+        "prompt_ids": base.render(messages),
+        "response_ids": reply,
+        "rollout_logprobs": [-1.0] * len(reply),
+        "temperature": 0.7,
+        "template_hash": base.template_hash,
+        "reward": -1.0,
+        "hint": "Please answer in one word.",
+        "correction": None,
+    }
+    return Sample(**(fields | changes))
+
+
+def nothing() -> None:
+    """A check that never ends the run."""

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from training.config import TrainConfig
+
+
+def test_json_there_and_back() -> None:
+    config = TrainConfig(lr=2e-4, rank=16, seed=7)
+    assert TrainConfig.from_json(config.to_json()) == config
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"lr": 0.0}, {"lr": float("nan")}, {"rank": 12}, {"method": "ppo"}, {"clip_low": 1.5},
+        {"batch_size": 0}, {"kl_stop": -1.0}, {"beta1": 2.0}, {"train_seconds": 0.0},
+    ],
+)  # fmt: skip
+def test_a_senseless_value_is_refused_by_name(field: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(field))):
+        TrainConfig(**field)
+
+
+@pytest.mark.parametrize("fields", [{"lrr": 1.0}, {"rank": "8"}, {"seed": 1.5}, {"lr": True}])
+def test_json_with_unknown_fields_or_wrong_types_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(fields))):
+        TrainConfig.from_json(json.dumps(fields))
+
+
+def test_every_field_has_its_meaning_beside_it() -> None:
+    import training.config as module
+
+    source = Path(module.__file__).read_text(encoding="utf-8").splitlines()
+    for field in dataclasses.fields(TrainConfig):
+        line = next(x for x in source if x.strip().startswith(f"{field.name}:"))
+        assert "# " in line, field.name

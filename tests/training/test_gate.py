@@ -1,0 +1,290 @@
+"""The gate: each measure by hand, the table of decisions, and nothing of it left on the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+
+from tests.training.conftest import make_sample, nothing
+from training.adapters import adapter_tensors, attach, detach, round_to_saved, save_version
+from training.base import Base
+from training.config import TrainConfig
+from training.gate import (
+    GateDecision,
+    Measure,
+    ReplyFigures,
+    _at_most,
+    _reply_measures,
+    decide,
+    figures_of,
+    measure,
+    neutral_prompts,
+    repeated_share,
+)
+from training.sampling import Reply, sample_replies
+
+PROMPTS = ("one?", "two?", "three?")
+
+
+@pytest.fixture
+def model(base: Base, config: TrainConfig) -> Iterator[PeftModel]:
+    model = attach(base, config, None)
+    yield model
+    detach(base, model)
+
+
+@torch.no_grad()
+def shake(model: PeftModel, size: float = 0.3) -> None:
+    generator = torch.Generator().manual_seed(1)
+    for tensor in adapter_tensors(model).values():
+        tensor.copy_(torch.randn(tensor.shape, generator=generator) * size)
+
+
+def by_name(measures: list[Measure]) -> dict[str, Measure]:
+    return {m.measure: m for m in measures}
+
+
+def gate(
+    base: Base, model: PeftModel, config: TrainConfig, parent: Path | None = None, **more: object
+) -> dict[str, Measure]:
+    held_back = more.get("held_back", ())
+    hints = more.get("hints", ())
+    return by_name(
+        measure(base, model, parent, held_back, PROMPTS, hints, config, nothing)  # type: ignore[arg-type]
+    )
+
+
+def test_a_fresh_adapter_differs_from_nothing_and_passes(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    found = gate(base, model, config)
+    assert found["drift"].value == pytest.approx(0.0, abs=1e-6)
+    assert found["drift"].limit == pytest.approx(0.05)
+    assert found["drift"].ok is True
+    assert decide(list(found.values())).accepted
+
+
+def test_a_version_that_drifts_is_refused_in_plain_words(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    shake(model)
+    found = gate(base, model, config)
+    assert found["drift"].value is not None
+    assert found["drift"].value > 0.05
+    decision = decide(list(found.values()))
+    assert not decision.accepted
+    assert any("differs from the base model" in reason for reason in decision.reasons)
+
+
+def test_the_drift_that_a_hint_explains_is_allowed(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    without = gate(base, model, config)["drift"].limit
+    hinted = gate(base, model, config, hints=("Answer like a pirate.",))["drift"].limit
+    again = gate(base, model, config, hints=("Answer like a pirate.", " "))["drift"].limit
+    assert without is not None
+    assert hinted is not None
+    assert hinted > without + 0.01
+    assert again == hinted
+
+
+def test_preference_needs_two_of_each(base: Base, model: PeftModel, config: TrainConfig) -> None:
+    held_back = [make_sample(base, n, reward=r) for n, r in enumerate((1.0, 1.0, -1.0), 1)]
+    found = gate(base, model, config, held_back=held_back)["preference"]
+    assert (found.value, found.ok) == (None, None)
+    assert "not measured" in found.text
+
+
+def test_preference_is_the_gain_of_liked_over_disliked_per_token(
+    base: Base, model: PeftModel, config: TrainConfig, tmp_path: Path
+) -> None:
+    held_back = [make_sample(base, n, reward=r) for n, r in enumerate((1.0, -1.0, 1.0, -1.0), 1)]
+
+    def means() -> list[float]:
+        """Mean log-prob per token of each reply, the plain way."""
+        found = []
+        for sample in held_back:
+            ids = torch.tensor([[*sample.prompt_ids, *sample.response_ids]])
+            with torch.no_grad():
+                rows = torch.log_softmax(model(input_ids=ids).logits[0], -1)
+            start = len(sample.prompt_ids) - 1
+            picked = [float(rows[start + i, t]) for i, t in enumerate(sample.response_ids)]
+            found.append(sum(picked) / len(picked))
+        return found
+
+    shake(model, 0.05)
+    save_version(model, tmp_path / "parent")
+    before = means()
+    shake(model, 0.2)
+    round_to_saved(model)
+    after = means()
+    gains = [now - then for now, then in zip(after, before, strict=True)]
+    found = gate(base, model, config, tmp_path / "parent", held_back=held_back)["preference"]
+    assert found.value == pytest.approx(
+        (gains[0] + gains[2]) / 2 - (gains[1] + gains[3]) / 2, abs=1e-4
+    )
+
+
+def test_a_version_that_prefers_disliked_replies_is_refused(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    shake(model, 0.2)
+    rewards = (1.0, 1.0, -1.0, -1.0)
+    ways = []
+    for sign in (1, -1):
+        held_back = [make_sample(base, n, reward=r * sign) for n, r in enumerate(rewards, 1)]
+        ways.append(gate(base, model, config, held_back=held_back)["preference"])
+    values = [w.value for w in ways]
+    assert None not in values
+    assert values[0] == pytest.approx(-(values[1] or 0.0))
+    assert [w.ok for w in ways] == [(w.value or 0.0) >= -0.05 for w in ways]
+
+
+@pytest.mark.parametrize(
+    ("ids", "share"),
+    [
+        ((1, 2, 3, 4, 5, 6), 0.0),  # three 4-grams, all different
+        ((1, 1, 1, 1, 1, 1), 2 / 3),  # three 4-grams, one of them new
+        ((1, 2, 1, 2, 1, 2, 1, 2), 1 - 2 / 5),  # five 4-grams, two of them new
+        ((1, 1, 1, 1), None),  # one 4-gram repeats nothing and proves nothing
+        ((), None),
+    ],
+)
+def test_repeated_share_by_hand(ids: tuple[int, ...], share: float | None) -> None:
+    assert repeated_share(ids) == (None if share is None else pytest.approx(share))
+
+
+def test_figures_by_hand() -> None:
+    replies = [
+        Reply(ids=(1, 1, 1, 1, 1, 1), is_finished=False),
+        Reply(ids=(9,), is_finished=True),
+        Reply(ids=(1, 2, 3), is_finished=True),
+        Reply(ids=(1, 2, 3, 4, 5), is_finished=True),
+    ]
+    figures = figures_of(replies, ["aaaaaa", " ", "abc", "abcde"])
+    # lengths 1, 3, 5, 6: median 4; repeats 2/3, 0, 0, 0: mean 1/6
+    assert (figures.empty, figures.cut, figures.length) == (0.25, 0.25, 4.0)
+    assert figures.repeats == pytest.approx(1 / 6)
+
+
+FINE = ReplyFigures(empty=0.0, cut=0.2, length=20.0, repeats=0.05)
+
+
+@pytest.mark.parametrize(
+    ("own", "failing"),
+    [
+        (FINE, set()),
+        (ReplyFigures(empty=0.02, cut=0.3, length=3.0, repeats=0.2), set()),  # at the limits
+        (ReplyFigures(empty=0.03, cut=0.2, length=20.0, repeats=0.05), {"empty"}),
+        (ReplyFigures(empty=0.0, cut=0.31, length=20.0, repeats=0.05), {"cut_off"}),
+        (ReplyFigures(empty=0.0, cut=0.2, length=2.5, repeats=0.05), {"length"}),
+        (ReplyFigures(empty=0.0, cut=0.2, length=20.0, repeats=0.21), {"repetition"}),
+        (
+            ReplyFigures(empty=1.0, cut=0.0, length=1.0, repeats=0.0),
+            {"empty", "length"},
+        ),
+    ],
+)
+def test_replies_are_judged_against_the_parents(own: ReplyFigures, failing: set[str]) -> None:
+    measures = _reply_measures(own, FINE, TrainConfig())
+    assert {m.measure for m in measures if m.ok is False} == failing
+
+
+def test_a_decision_lists_each_failure_and_ignores_what_was_not_measured() -> None:
+    good = _at_most("empty", 0.0, 0.02, "of its test replies are empty")
+    bad = _at_most("empty", 0.5, 0.02, "of its test replies are empty")
+    unknown = Measure(measure="preference", value=None, limit=None, ok=None, text="not measured")
+    assert decide([good, unknown]) == GateDecision(accepted=True, reasons=())
+    assert decide([good, bad, unknown]) == GateDecision(
+        accepted=False, reasons=("50% of its test replies are empty (at most 2%)",)
+    )
+
+
+def test_the_gate_leaves_the_candidate_as_it_was_and_gives_the_same_twice(
+    base: Base, model: PeftModel, config: TrainConfig, tmp_path: Path
+) -> None:
+    shake(model, 0.1)
+    save_version(model, tmp_path / "parent")
+    shake(model, 0.2)
+    first = gate(base, model, config, tmp_path / "parent", hints=("Be brief.",))
+    weights = [t.detach().clone() for t in adapter_tensors(model).values()]
+    base.cache.clear()
+    assert gate(base, model, config, tmp_path / "parent", hints=("Be brief.",)) == first
+    for before, after in zip(weights, adapter_tensors(model).values(), strict=True):
+        assert torch.equal(before, after)
+
+
+def test_a_candidate_that_becomes_the_parent_is_not_sampled_again(
+    base: Base, model: PeftModel, config: TrainConfig, tmp_path: Path
+) -> None:
+    shake(model, 0.1)
+    save_version(model, tmp_path / "v1")
+    gate(base, model, config)
+    known = {key for key in base.cache if isinstance(key, tuple) and key[0] == "figures"}
+    assert len(known) == 2  # the candidate and the base
+    shake(model, 0.2)
+    gate(base, model, config, tmp_path / "v1")
+    now = {key for key in base.cache if isinstance(key, tuple) and key[0] == "figures"}
+    assert len(now - known) == 1  # the new candidate alone
+
+
+def test_the_gate_can_be_stopped(base: Base, model: PeftModel, config: TrainConfig) -> None:
+    class Stop(Exception):
+        pass
+
+    def check() -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        measure(base, model, None, (), PROMPTS, (), config, check)
+
+
+def test_the_shipped_prompts_are_there() -> None:
+    prompts = neutral_prompts()
+    assert len(prompts) == len(set(prompts)) == 12
+
+
+def test_sampling_is_seeded_and_ends_at_the_end_token(base: Base, model: PeftModel) -> None:
+    shake(model)
+    prompts = [base.encode("a"), base.encode("a longer prompt than that")]
+
+    def sampled(seed: int, temperature: float = 1.0) -> list[Reply]:
+        settings = {"temperature": temperature, "max_new_tokens": 40, "seed": seed}
+        return sample_replies(base, model, prompts, **settings, check=nothing)  # type: ignore[arg-type]
+
+    assert sampled(1) == sampled(1)
+    assert sampled(1) != sampled(2)
+    assert sampled(1, temperature=0.0) == sampled(2, temperature=0.0)
+    for seed in range(5):
+        for reply in sampled(seed):
+            ends = [i for i, token in enumerate(reply.ids) if token in base.eos_ids]
+            assert ends == ([len(reply.ids) - 1] if reply.is_finished else [])
+            assert reply.is_finished or len(reply.ids) == 40
+
+
+def test_padding_a_prompt_does_not_change_its_greedy_reply(base: Base, model: PeftModel) -> None:
+    shake(model)
+    prompts = [base.encode("a"), base.encode("a longer prompt than that")]
+
+    def greedy(given: list[tuple[int, ...]]) -> list[Reply]:
+        return sample_replies(
+            base, model, given, temperature=0.0, max_new_tokens=12, seed=0, check=nothing
+        )
+
+    assert greedy(prompts) == [*greedy(prompts[:1]), *greedy(prompts[1:])]
+
+
+def test_greedy_replies_are_the_models_own_argmax(base: Base, model: PeftModel) -> None:
+    shake(model)
+    prompt = base.encode("what now")
+    (reply,) = sample_replies(
+        base, model, [prompt], temperature=0.0, max_new_tokens=6, seed=0, check=nothing
+    )
+    ids = torch.tensor([[*prompt, *reply.ids]])
+    with torch.no_grad():
+        best = model(input_ids=ids).logits[0].argmax(-1)[len(prompt) - 1 : -1]
+    assert tuple(best.tolist()) == reply.ids

@@ -1,0 +1,181 @@
+"""Every loss against sums done by hand."""
+
+from __future__ import annotations
+
+from math import inf, log, nan
+
+import pytest
+import torch
+from torch import Tensor
+
+from training.logprobs import reverse_kl, token_logprobs
+from training.losses import anchor_loss, clipped_policy_loss, distillation_loss, masked_sum
+
+CLIPS = {"clip_low": 0.2, "clip_high": 0.28, "importance_cap": 2.0}
+
+
+def logs(*probs: float) -> Tensor:
+    return torch.tensor([log(p) for p in probs])
+
+
+def close(value: Tensor, expected: float) -> None:
+    assert float(value.detach()) == pytest.approx(expected, rel=1e-5, abs=1e-7)
+
+
+def test_token_logprobs_picks_each_rows_own_token() -> None:
+    logits = torch.tensor(
+        [[0.0, log(3.0)], [log(4.0), 0.0]]
+    )  # probabilities (1/4, 3/4), (4/5, 1/5)
+    picked = token_logprobs(logits, torch.tensor([1, 1]))
+    close(picked[0], log(0.75))
+    close(picked[1], log(0.2))
+
+
+def test_token_logprobs_divides_by_the_temperature_before_the_softmax() -> None:
+    logits = torch.tensor([[0.0, log(3.0)]])
+    # T = 1/2 squares the odds: 1 : 9
+    close(token_logprobs(logits, torch.tensor([1]), temperature=0.5)[0], log(0.9))
+
+
+def test_token_logprobs_takes_one_temperature_per_row() -> None:
+    logits = torch.tensor([[0.0, log(3.0)], [0.0, log(3.0)]])
+    picked = token_logprobs(logits, torch.tensor([1, 1]), temperature=torch.tensor([1.0, 0.5]))
+    close(picked[0], log(0.75))
+    close(picked[1], log(0.9))
+
+
+def test_reverse_kl_weighs_with_the_policy() -> None:
+    # pi = (1/2, 1/2), q = (1/4, 3/4):  1/2 ln 2 + 1/2 ln(2/3) = 1/2 ln(4/3)
+    close(reverse_kl(logs(0.5, 0.5)[None], logs(0.25, 0.75)[None])[0], 0.5 * log(4 / 3))
+    # the other way round: 1/4 ln(1/2) + 3/4 ln(3/2)
+    close(
+        reverse_kl(logs(0.25, 0.75)[None], logs(0.5, 0.5)[None])[0],
+        0.25 * log(0.5) + 0.75 * log(1.5),
+    )
+
+
+def test_reverse_kl_does_not_depend_on_the_logits_level() -> None:
+    close(reverse_kl(logs(0.5, 0.5)[None] + 7, logs(0.25, 0.75)[None] - 3)[0], 0.5 * log(4 / 3))
+
+
+def test_masked_sum_ignores_what_is_masked_even_infinities() -> None:
+    values = torch.tensor([1.0, inf, 2.5, nan])
+    close(masked_sum(values, torch.tensor([True, False, True, False])), 3.5)
+
+
+@pytest.mark.parametrize(
+    ("advantage", "expected"),
+    [
+        # ratios 2 and 1. A = +1: min(2, 1.28) + min(1, 1) = 2.28; minus the mean: -1.14
+        (1.0, -1.14),
+        # A = -1: min(-2, -1.28) + min(-1, -1) = -3; minus the mean: 1.5
+        (-1.0, 1.5),
+    ],
+)
+def test_the_clip_binds_gains_and_not_losses(advantage: float, expected: float) -> None:
+    proximal = logs(0.25, 0.5)
+    loss = clipped_policy_loss(
+        logs(0.5, 0.5),
+        proximal,
+        proximal,
+        torch.full((2,), advantage),
+        torch.tensor([True, True]),
+        tokens=2,
+        **CLIPS,
+    )
+    close(loss, expected)
+
+
+def test_a_small_ratio_is_clipped_from_below_for_negative_advantages() -> None:
+    proximal = logs(0.5)
+    # ratio 1/2, A = -1: min(-0.5, -0.8) = -0.8
+    loss = clipped_policy_loss(
+        logs(0.25),
+        proximal,
+        proximal,
+        torch.tensor([-1.0]),
+        torch.tensor([True]),
+        tokens=1,
+        **CLIPS,
+    )
+    close(loss, 0.8)
+
+
+def test_the_importance_weight_is_truncated_and_carries_no_gradient() -> None:
+    policy = logs(0.8, 0.3).requires_grad_()
+    loss = clipped_policy_loss(
+        policy,
+        policy.detach(),
+        logs(0.1, 0.2),  # weights min(8, 2) = 2 and 1.5
+        torch.tensor([1.0, 1.0]),
+        torch.tensor([True, True]),
+        tokens=2,
+        **CLIPS,
+    )
+    close(loss, -(2 + 1.5) / 2)
+    loss.backward()  # type: ignore[no-untyped-call]
+    # d(-w r A / n) / d log pi = -w A r / n with r = 1
+    assert policy.grad is not None
+    close(policy.grad[0], -1.0)
+    close(policy.grad[1], -0.75)
+
+
+def test_nan_in_padding_reaches_neither_the_policy_loss_nor_its_gradient() -> None:
+    policy = torch.tensor([log(0.5), nan], requires_grad=True)
+    loss = clipped_policy_loss(
+        policy,
+        torch.tensor([log(0.5), nan]),
+        torch.tensor([log(0.5), nan]),
+        torch.tensor([1.0, nan]),
+        torch.tensor([True, False]),
+        tokens=1,
+        **CLIPS,
+    )
+    close(loss, -1.0)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert policy.grad is not None
+    assert policy.grad.tolist() == [-1.0, 0.0]
+
+
+def test_nan_in_padding_reaches_neither_the_distillation_nor_its_gradient() -> None:
+    rows = torch.stack([logs(0.5, 0.5), torch.tensor([nan, inf])]).requires_grad_()
+    teacher = torch.stack([logs(0.25, 0.75), torch.tensor([nan, nan])])
+    mask = torch.tensor([True, False])
+    loss = distillation_loss(rows, teacher, mask, forward_share=0.5, tokens=1)
+    # 0.5 (1/2 ln(4/3)) + 0.5 (1/4 ln(1/2) + 3/4 ln(3/2))
+    close(loss, 0.25 * log(4 / 3) + 0.125 * log(0.5) + 0.375 * log(1.5))
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert rows.grad is not None
+    assert bool(torch.isfinite(rows.grad).all())
+    assert rows.grad[1].tolist() == [0.0, 0.0]
+
+
+def test_the_distillation_gradient_is_that_of_the_reverse_kl() -> None:
+    rows = logs(0.5, 0.5)[None].requires_grad_()
+    distillation_loss(
+        rows, logs(0.25, 0.75)[None], torch.tensor([True]), forward_share=0.0, tokens=4
+    ).backward()  # type: ignore[no-untyped-call]
+    # dKL/dz_v = pi_v (ln pi_v/q_v - KL); KL = 1/2 ln(4/3); divided by 4 tokens
+    kl = 0.5 * log(4 / 3)
+    assert rows.grad is not None
+    close(rows.grad[0, 0], 0.5 * (log(2) - kl) / 4)
+    close(rows.grad[0, 1], 0.5 * (log(2 / 3) - kl) / 4)
+
+
+def test_a_step_is_the_mean_over_its_tokens_however_it_is_cut() -> None:
+    rows, teacher = torch.stack([logs(0.5, 0.5)] * 2), torch.stack([logs(0.25, 0.75)] * 2)
+    both, one = torch.tensor([True, True]), torch.tensor([True])
+    whole = distillation_loss(rows, teacher, both, forward_share=0.0, tokens=2)
+    halves = [
+        distillation_loss(rows[i : i + 1], teacher[i : i + 1], one, forward_share=0.0, tokens=2)
+        for i in range(2)
+    ]
+    close(whole, float(halves[0] + halves[1]))
+    close(whole, 0.5 * log(4 / 3))
+
+
+def test_the_anchor_is_the_kl_to_the_base_on_its_own_rows() -> None:
+    rows = torch.stack([logs(0.5, 0.5), logs(0.9, 0.1)])
+    base = torch.stack([logs(0.25, 0.75), logs(0.9, 0.1)])
+    close(anchor_loss(rows, base, torch.tensor([True, True]), tokens=2), 0.25 * log(4 / 3))
+    close(anchor_loss(rows, base, torch.tensor([False, True]), tokens=2), 0.0)

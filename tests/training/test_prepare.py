@@ -1,0 +1,85 @@
+"""Which samples train, and why the others do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rollouts.types import Message
+from tests.training.conftest import make_sample
+from training.advantages import Baseline
+from training.base import Base
+from training.config import TrainConfig
+from training.prepare import prepare
+
+THUMB_ONLY = {"hint": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"reward": None, "hint": None}, "no_signal"),
+        ({"response_ids": (), "rollout_logprobs": ()}, "no_signal"),
+        ({"version_age": 4}, "stale"),
+        ({"template_hash": "another"}, "template_changed"),
+        ({"prompt_ids": (1, 2, 3)}, "template_changed"),
+        ({"messages": [Message(role="user", content="another")]}, "template_changed"),
+        ({"response_ids": (5,) * 600}, "too_long"),
+        ({"hint": "long " * 200}, "too_long"),
+        (THUMB_ONLY | {"rollout_logprobs": None}, "no_logprobs"),
+        (THUMB_ONLY | {"rollout_logprobs": [-1.0]}, "no_logprobs"),
+        (THUMB_ONLY | {"rollout_logprobs": None, "temperature": 0.0}, "greedy"),
+    ],
+)
+def test_a_sample_that_cannot_train_says_why(
+    base: Base, changes: dict[str, Any], reason: str
+) -> None:
+    config = TrainConfig(max_tokens=512)
+    items, dropped = prepare(base, [make_sample(base, 3, **changes)], config, baseline=Baseline())
+    assert (items, dropped) == ([], {3: reason})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"version_age": 3},
+        {"reward": None},
+        {"hint": None, "correction": "No."},
+        {"rollout_logprobs": None, "temperature": 0.0},  # distillation needs no log-probs
+        THUMB_ONLY,
+    ],
+)
+def test_a_sample_that_can_train_does(base: Base, changes: dict[str, Any]) -> None:
+    config = TrainConfig()
+    items, dropped = prepare(base, [make_sample(base, 3, **changes)], config, baseline=Baseline())
+    assert [item.sample_id for item in items] == [3]
+    assert dropped == {}
+
+
+def test_a_hinted_sample_has_a_teacher_and_no_advantage(base: Base) -> None:
+    sample = make_sample(base, 1)
+    (item,), _ = prepare(base, [sample], TrainConfig(), baseline=Baseline())
+    assert item.advantage is None
+    assert item.prompt_ids == sample.prompt_ids
+    hinted = base.tokenizer.decode(item.teacher_prompt_ids)
+    assert (
+        "question 1\n\n[user's hint / instruction]\nPlease answer in one word.<|im_end|>" in hinted
+    )
+
+
+def test_a_bare_thumb_has_an_advantage_and_the_base_as_its_anchor(base: Base) -> None:
+    sample = make_sample(base, 1, hint=None, reward=1.0)
+    (item,), _ = prepare(base, [sample], TrainConfig(), baseline=Baseline(mean=0.5))
+    assert item.advantage == pytest.approx(0.5)  # (1 - 0.5) / 1
+    assert item.teacher_prompt_ids == item.prompt_ids
+    assert item.rollout_logprobs == tuple(sample.rollout_logprobs or ())
+
+
+def test_response_ids_are_taken_verbatim_up_to_the_cap(base: Base) -> None:
+    sample = make_sample(base, 1, hint=None)
+    (item,), _ = prepare(base, [sample], TrainConfig(rated_tokens=5), baseline=Baseline())
+    assert item.response_ids == tuple(sample.response_ids[:5])
+    assert item.rollout_logprobs is not None
+    assert len(item.rollout_logprobs) == 5

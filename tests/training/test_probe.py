@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from training.adapters import adapter_tensors, attach, detach, save_version
+from training.base import Base
+from training.config import TrainConfig
+from training.probe import write_probe
+
+
+def test_the_probe_holds_what_the_saved_version_says(
+    base: Base, config: TrainConfig, tmp_path: Path
+) -> None:
+    model = attach(base, config, None)
+    with torch.no_grad():
+        for tensor in adapter_tensors(model).values():
+            tensor.copy_(torch.randn_like(tensor) * 0.2)
+    write_probe(base, model, tmp_path / "v1.probe.json")
+    save_version(model, tmp_path / "v1")
+    detach(base, model)
+    probe = json.loads((tmp_path / "v1.probe.json").read_text())
+    assert set(probe) == {"prompt_ids", "response_ids", "adapter_logprobs", "base_logprobs"}
+
+    def scored(answering: torch.nn.Module) -> list[float]:
+        ids = torch.tensor([probe["prompt_ids"] + probe["response_ids"]])
+        with torch.no_grad():
+            rows = torch.log_softmax(answering(input_ids=ids).logits[0].float(), -1)
+        start = len(probe["prompt_ids"]) - 1
+        return [float(rows[start + i, token]) for i, token in enumerate(probe["response_ids"])]
+
+    assert probe["base_logprobs"] == pytest.approx(scored(base.model), abs=1e-4)
+    again = attach(base, config, tmp_path / "v1")
+    assert probe["adapter_logprobs"] == pytest.approx(scored(again), abs=1e-4)
+    detach(base, again)
+    assert probe["adapter_logprobs"] != pytest.approx(probe["base_logprobs"], abs=1e-2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["v1", "v1.probe.json"]

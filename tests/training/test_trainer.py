@@ -1,0 +1,347 @@
+"""A job on the tiny model: what it learns, what it reports, and what stops it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from torch import Tensor
+
+from rollouts.types import Sample
+from tests.training.conftest import make_sample, nothing
+from training.adapters import adapter_tensors, attach, detach
+from training.advantages import Baseline
+from training.base import Base
+from training.batching import Item
+from training.config import TrainConfig
+from training.errors import Diverged, NoSignal, OptimizerInvalid
+from training.forward import kl_between, response_hidden, response_logprobs
+from training.optimizer import load_optimizer, make_optimizer, save_optimizer
+from training.prepare import prepare
+from training.step import group_backward
+from training.trainer import chosen_for_reanswer, train
+from training.types import StepMetrics, TrainResult
+
+
+@pytest.fixture
+def model(base: Base, config: TrainConfig) -> Iterator[PeftModel]:
+    model = attach(base, config, None)
+    yield model
+    detach(base, model)
+
+
+def job(
+    base: Base, model: PeftModel, samples: Sequence[Sample], config: TrainConfig, **more: Any
+) -> tuple[TrainResult, list[StepMetrics]]:
+    steps: list[StepMetrics] = []
+    settings: dict[str, Any] = {"baseline": Baseline(), "on_step": steps.append, "check": nothing}
+    return train(base, model, samples, config, **(settings | more)), steps
+
+
+def samples(base: Base, count: int = 8, **changes: Any) -> list[Sample]:
+    return [make_sample(base, number, **changes) for number in range(1, count + 1)]
+
+
+def items_of(base: Base, given: Sequence[Sample], config: TrainConfig) -> list[Item]:
+    return prepare(base, given, config, baseline=Baseline())[0]
+
+
+@torch.no_grad()
+def hinted_kl(base: Base, model: PeftModel, items: Sequence[Item]) -> float:
+    own = response_hidden(base, model, [(i.prompt_ids, i.response_ids) for i in items])
+    with model.disable_adapter():
+        teacher = response_hidden(
+            base, model, [(i.teacher_prompt_ids, i.response_ids) for i in items]
+        )
+    return float(kl_between(base, own, teacher).mean())
+
+
+def weights(model: PeftModel) -> list[Tensor]:
+    return [tensor.detach().clone() for tensor in adapter_tensors(model).values()]
+
+
+def gradients(base: Base, model: PeftModel, items: list[Item], config: TrainConfig) -> list[Tensor]:
+    """The gradient of one micro-batch on every adapter tensor."""
+    with torch.no_grad(), model.disable_adapter():
+        teacher = response_hidden(
+            base, model, [(i.teacher_prompt_ids, i.response_ids) for i in items]
+        )
+    tokens = sum(len(i.response_ids) for i in items)
+    group_backward(base, model, items, teacher, config=config, tokens=tokens)
+    found = [t.grad for t in adapter_tensors(model).values() if t.grad is not None]
+    model.zero_grad()
+    return found
+
+
+def test_a_job_lowers_the_kl_under_the_hints(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    given = samples(base)
+    items = items_of(base, given, config)
+    before = hinted_kl(base, model, items)
+    result, steps = job(base, model, given, config)
+    assert hinted_kl(base, model, items) < 0.9 * before
+    assert steps[0].kl == pytest.approx(before, rel=1e-3)
+    assert result.steps == len(steps) == 4
+
+
+def test_a_jobs_steps_are_rated_first_and_then_reanswers(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    result, steps = job(base, model, samples(base), config)
+    assert [s.phase for s in steps] == ["rated", "reanswer", "reanswer", "reanswer"]
+    assert [(s.step, s.steps) for s in steps] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert result.reanswers == dict.fromkeys(range(1, 9), 3)
+    assert result.trained == tuple(range(1, 9))
+    assert result.stopped == "steps"
+
+
+def test_nineteen_samples_make_three_rated_steps(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    _, steps = job(base, model, samples(base, 19), config)
+    assert [s.phase for s in steps].count("rated") == 3
+    assert {s.steps for s in steps} == {6}
+
+
+def test_the_reward_is_the_mean_vote_and_absent_when_nobody_voted(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    mixed = [make_sample(base, 1, reward=1.0), make_sample(base, 2), make_sample(base, 3)]
+    _, steps = job(base, model, [*mixed, make_sample(base, 4, reward=None)], config)
+    assert steps[0].reward == pytest.approx(-1 / 3)
+    assert steps[1].reward is None
+
+
+def test_thumbs_alone_report_no_kl_under_hints_and_are_not_reanswered(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    result, steps = job(base, model, samples(base, hint=None, reward=1.0), config)
+    assert [s.kl for s in steps] == [None]
+    assert result.reanswers == {}
+
+
+@pytest.mark.parametrize("reward", [1.0, -1.0])
+def test_a_thumb_moves_the_replys_own_log_prob(
+    base: Base, model: PeftModel, config: TrainConfig, reward: float
+) -> None:
+    sample = make_sample(base, 1, hint=None, reward=reward)
+    pair = (sample.prompt_ids, sample.response_ids[: config.rated_tokens])
+    before = float(response_logprobs(base, model, pair).sum())
+    job(base, model, [sample], dataclasses.replace(config, anchor_weight=0.0))
+    after = float(response_logprobs(base, model, pair).sum())
+    assert (after - before) * reward > 0.01
+
+
+def test_the_anchor_holds_a_thumbs_push_back(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    """At the base the anchor pulls nowhere; away from it the gradient points back."""
+    item = items_of(base, [make_sample(base, 1, hint=None)], config)
+    free = dataclasses.replace(config, reward_weight=0.0)
+    assert all(float(g.abs().max()) < 1e-6 for g in gradients(base, model, item, free))
+    with torch.no_grad():
+        for tensor in adapter_tensors(model).values():
+            tensor.add_(0.1)
+    pull = gradients(base, model, item, free)
+    assert max(float(g.abs().max()) for g in pull) > 1e-3
+
+
+def test_a_sample_without_a_hint_has_exactly_no_distillation_gradient(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    with torch.no_grad():
+        for tensor in adapter_tensors(model).values():
+            tensor.add_(0.1)
+    only_distilled = dataclasses.replace(config, reward_weight=0.0, anchor_weight=0.0)
+    item = items_of(base, [make_sample(base, 1, hint=None)], config)
+    assert all(float(g.abs().max()) == 0.0 for g in gradients(base, model, item, only_distilled))
+    hinted = items_of(base, [make_sample(base, 1)], config)
+    found = gradients(base, model, hinted, only_distilled)
+    assert max(float(g.abs().max()) for g in found) > 1e-3
+
+
+def test_unknown_sampling_log_probs_of_hinted_replies_stay_out_of_the_gradient(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    mixed = [make_sample(base, 1, rollout_logprobs=None), make_sample(base, 2, hint=None)]
+    found = gradients(base, model, items_of(base, mixed, config), config)
+    assert found
+    assert all(bool(torch.isfinite(g).all()) for g in found)
+
+
+def test_micro_batches_do_not_change_the_gradient(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    items = items_of(base, [make_sample(base, 1), make_sample(base, 22, hint=None)], config)
+    together = gradients(base, model, items, config)
+    tokens = sum(len(i.response_ids) for i in items)
+    for item in items:
+        with torch.no_grad(), model.disable_adapter():
+            teacher = response_hidden(base, model, [(item.teacher_prompt_ids, item.response_ids)])
+        group_backward(base, model, [item], teacher, config=config, tokens=tokens)
+    apart = [t.grad for t in adapter_tensors(model).values() if t.grad is not None]
+    for one, other in zip(together, apart, strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+
+
+def test_a_hint_that_changes_nothing_is_dropped(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    blank = make_sample(base, 2, hint=" ")
+    result, _ = job(base, model, [make_sample(base, 1), blank], config)
+    assert result.dropped == {2: "hint_no_effect"}
+    assert result.trained == (1,)
+
+
+def test_nothing_to_learn_from_is_said_and_changes_nothing(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    before = weights(model)
+    given = [make_sample(base, 1, hint=" "), make_sample(base, 2, hint=None, reward=None)]
+    with pytest.raises(NoSignal) as caught:
+        job(base, model, given, config)
+    assert caught.value.dropped == {1: "hint_no_effect", 2: "no_signal"}
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(model), strict=True))
+
+
+def test_a_job_stops_when_the_hint_is_learned(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    result, steps = job(base, model, samples(base), dataclasses.replace(config, kl_stop=1e9))
+    assert (result.stopped, len(steps)) == ("learned", 2)
+
+
+def test_no_step_is_begun_that_would_end_too_late(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    now = iter(range(0, 10_000, 20))  # each look at the clock takes 20 s
+    result, _ = job(base, model, samples(base), config, clock=lambda: float(next(now)))
+    assert (result.stopped, result.steps) == ("time", 2)
+
+
+class Cancelled(Exception):
+    pass
+
+
+def cancel_after(calls: int) -> Callable[[], None]:
+    left = iter(range(calls))
+
+    def check() -> None:
+        if next(left, None) is None:
+            raise Cancelled
+
+    return check
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2, 5])
+def test_a_cancel_ends_the_run_wherever_it_comes(
+    base: Base, model: PeftModel, config: TrainConfig, calls: int
+) -> None:
+    with pytest.raises(Cancelled):
+        job(base, model, samples(base), config, check=cancel_after(calls))
+
+
+def test_a_cancel_between_sampled_tokens_leaves_the_base_as_it_was(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    ids = torch.arange(20)[None]
+    before = base.model.get_output_embeddings().weight.data_ptr()
+    with model.disable_adapter(), torch.no_grad():
+        expected = model(input_ids=ids).logits
+    with pytest.raises(Cancelled):  # 1 effect check, 1 step, then tokens
+        job(base, model, samples(base), config, check=cancel_after(6))
+    with model.disable_adapter(), torch.no_grad():
+        assert torch.equal(model(input_ids=ids).logits, expected)
+    assert base.model.get_output_embeddings().weight.data_ptr() == before
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    with torch.no_grad():
+        next(iter(adapter_tensors(model).values())).fill_(float("nan"))
+    with pytest.raises(Diverged):
+        job(base, model, samples(base, 1), config)
+
+
+def test_the_same_job_twice_gives_the_same_adapter(base: Base, config: TrainConfig) -> None:
+    found = []
+    for _ in range(2):
+        model = attach(base, config, None)
+        job(base, model, samples(base, 4), config)
+        found.append(weights(model))
+        detach(base, model)
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_replay_takes_part_in_reanswers_only(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    older = make_sample(base, 99, version_age=2)
+    result, steps = job(base, model, samples(base, 2), config, replay=[older])
+    assert result.reanswers == {1: 3, 2: 3, 99: 3}
+    assert 99 not in result.trained
+    assert steps[0].phase == "rated"
+
+
+def test_prompts_take_turns_when_there_are_more_than_a_batch(base: Base) -> None:
+    items = items_of(base, samples(base, 5), TrainConfig())
+    turns = [
+        [i.sample_id for i in chosen_for_reanswer(items, (), turn=t, batch_size=2)]
+        for t in range(3)
+    ]
+    assert turns == [[1, 2], [3, 4], [5, 1]]
+
+
+def test_the_baseline_counts_each_vote_once(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    given = [make_sample(base, 1, reward=1.0), make_sample(base, 2, reward=None)]
+    result, _ = job(base, model, given, config, baseline=Baseline(count=3))
+    assert result.baseline.count == 4
+    assert result.baseline.mean == pytest.approx(0.1)
+
+
+def test_adams_state_survives_saving(
+    base: Base, model: PeftModel, config: TrainConfig, tmp_path: Path
+) -> None:
+    result, _ = job(base, model, samples(base, 2), config)
+    save_optimizer(result.optimizer, tmp_path / "adam.safetensors")
+    again = make_optimizer(model, config)
+    load_optimizer(again, tmp_path / "adam.safetensors")
+    for tensor in adapter_tensors(model).values():
+        for name, value in result.optimizer.state[tensor].items():
+            assert torch.equal(again.state[tensor][name], value)
+    assert [p.name for p in tmp_path.iterdir()] == ["adam.safetensors"]
+
+
+def test_a_child_job_goes_on_with_its_parents_adam(
+    base: Base, model: PeftModel, config: TrainConfig, tmp_path: Path
+) -> None:
+    first, _ = job(base, model, samples(base, 2), config)
+    save_optimizer(first.optimizer, tmp_path / "adam.safetensors")
+    second, _ = job(
+        base, model, samples(base, 2), config, parent_optimizer=tmp_path / "adam.safetensors"
+    )
+    tensor = next(iter(adapter_tensors(model).values()))
+    assert float(second.optimizer.state[tensor]["step"]) == first.steps + second.steps
+
+
+def test_adams_state_of_another_adapter_is_refused(
+    base: Base, model: PeftModel, config: TrainConfig, tmp_path: Path
+) -> None:
+    result, _ = job(base, model, samples(base, 1), config)
+    save_optimizer(result.optimizer, tmp_path / "adam.safetensors")
+    detach(base, model)
+    other = attach(base, dataclasses.replace(config, rank=1, alpha=1), None)
+    with pytest.raises(OptimizerInvalid, match="another shape"):
+        load_optimizer(make_optimizer(other, config), tmp_path / "adam.safetensors")
+    (tmp_path / "adam.safetensors").write_bytes(b"rubbish")
+    with pytest.raises(OptimizerInvalid, match="cannot be read"):
+        load_optimizer(make_optimizer(other, config), tmp_path / "adam.safetensors")

@@ -1,0 +1,342 @@
+"""May this version answer its user? Measures it against its parent and the base, then decides.
+
+Everything is sampled here, in the trainer: weights that have not passed never reach the server.
+The base's own replies and hidden states on the neutral prompts are kept in `Base.cache`, and so is
+what a version's replies looked like when it was the candidate: as a parent it costs nothing again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+from torch import Tensor
+
+from rollouts.hints import hinted_messages
+from rollouts.types import Message, Sample
+from training.adapters import adapter_tensors, round_to_saved, wearing
+from training.base import Base
+from training.config import TrainConfig
+from training.forward import kl_between, response_hidden, response_logprobs
+from training.sampling import Reply, sample_replies
+
+PREFERENCE_NEEDS = 2  # liked and disliked replies each
+NEWEST_HINTS = 4  # that a perfect student is taken to follow at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """One measure. `ok` is None when it was not measured; then `value` is None too."""
+
+    measure: str
+    value: float | None
+    limit: float | None
+    ok: bool | None
+    text: str  # in plain words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateDecision:
+    """Whether the version may go live, and each reason against it in plain words."""
+
+    accepted: bool
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyFigures:
+    """What a version's replies to the neutral prompts look like."""
+
+    empty: float  # share without any text
+    cut: float  # share that reached the length limit without an end
+    length: float  # tokens of the median reply, the end token included
+    repeats: float  # mean share of 4-grams that stood in the same reply before
+
+
+def measure(
+    base: Base,
+    model: PeftModel,
+    parent: Path | None,
+    held_back: Sequence[Sample],
+    neutral: Sequence[str],
+    hints: Sequence[str],
+    config: TrainConfig,
+    check: Callable[[], None],
+) -> list[Measure]:
+    """All measures of the adapter that `model` wears, as it is saved (rounded to bf16).
+
+    `parent`: folder of the version it was trained from, None for the base. `held_back`: rated
+    replies that did not train. `hints`: what the user asked for, newest first, in this job and
+    in those of its ancestors: the base under all of them sets the drift limit. `check` may raise.
+    """
+    round_to_saved(model)
+    figures = _figures(base, model, neutral, config, check)
+    with wearing(model, parent):
+        parent_figures = _figures(
+            base, model, neutral, config, check, key="base" if parent is None else None
+        )
+    return [
+        _preference(base, model, parent, held_back, config, check),
+        _drift(base, model, neutral, hints, config, check),
+        *_reply_measures(figures, parent_figures, config),
+    ]
+
+
+def decide(measures: Sequence[Measure]) -> GateDecision:
+    """Accepted when no measure failed; what was not measured stands in nobody's way."""
+    reasons = tuple(m.text for m in measures if m.ok is False)
+    return GateDecision(accepted=not reasons, reasons=reasons)
+
+
+@cache
+def neutral_prompts() -> tuple[str, ...]:
+    """The prompts that ship with the project."""
+    path = Path(__file__).with_name("neutral_prompts.json")
+    return tuple(json.loads(path.read_text(encoding="utf-8"))["prompts"])
+
+
+def repeated_share(ids: Sequence[int], *, size: int = 4) -> float | None:
+    """Share of a reply's n-grams that occurred before in it; None when it has fewer than two."""
+    grams = [tuple(ids[i : i + size]) for i in range(len(ids) - size + 1)]
+    return 1 - len(set(grams)) / len(grams) if len(grams) > 1 else None
+
+
+def figures_of(replies: Sequence[Reply], texts: Sequence[str]) -> ReplyFigures:
+    """Figures of at least one reply; a reply too short for 4-grams repeats nothing."""
+    repeats = [repeated_share(reply.ids) or 0.0 for reply in replies]
+    return ReplyFigures(
+        empty=sum(not text.strip() for text in texts) / len(texts),
+        cut=sum(not reply.is_finished for reply in replies) / len(replies),
+        length=float(statistics.median(len(reply.ids) for reply in replies)),
+        repeats=statistics.fmean(repeats),
+    )
+
+
+def _figures(
+    base: Base,
+    model: PeftModel,
+    neutral: Sequence[str],
+    config: TrainConfig,
+    check: Callable[[], None],
+    *,
+    key: str | None = None,
+) -> ReplyFigures:
+    """Figures of what `model` answers now; kept under `key`, or under the adapter's own weights."""
+    settings = (tuple(neutral), config.gate_tokens, config.gate_temperature, config.seed)
+    place = ("figures", key or _weights_sha256(model), settings)
+    found = base.cache.get(place)
+    if isinstance(found, ReplyFigures):
+        return found
+    replies = sample_replies(
+        base,
+        model,
+        [base.render(_asked(prompt)) for prompt in neutral],
+        temperature=config.gate_temperature,
+        max_new_tokens=config.gate_tokens,
+        seed=config.seed,
+        check=check,
+    )
+    texts = [base.tokenizer.decode(reply.ids, skip_special_tokens=True) for reply in replies]
+    figures = figures_of(replies, texts)
+    base.cache[place] = figures
+    return figures
+
+
+def _reply_measures(own: ReplyFigures, parent: ReplyFigures, config: TrainConfig) -> list[Measure]:
+    cut_limit = parent.cut + config.gate_cut_margin
+    repeat_limit = parent.repeats + config.gate_repeat_margin
+    return [
+        _at_most("empty", own.empty, config.gate_empty_max, "of its test replies are empty"),
+        _at_most("cut_off", own.cut, cut_limit, "of its test replies do not come to an end"),
+        Measure(
+            measure="length",
+            value=own.length,
+            limit=config.gate_length_min,
+            ok=own.length >= config.gate_length_min,
+            text=f"its test replies are {own.length:.0f} tokens long"
+            f" (at least {config.gate_length_min:.0f})",
+        ),
+        _at_most("repetition", own.repeats, repeat_limit, "of its test replies is repetition"),
+    ]
+
+
+def _at_most(name: str, value: float, limit: float, claim: str) -> Measure:
+    text = f"{value:.0%} {claim} (at most {limit:.0%})"
+    return Measure(measure=name, value=value, limit=limit, ok=value <= limit, text=text)
+
+
+def _preference(
+    base: Base,
+    model: PeftModel,
+    parent: Path | None,
+    held_back: Sequence[Sample],
+    config: TrainConfig,
+    check: Callable[[], None],
+) -> Measure:
+    """Liked minus disliked held-back replies, each the mean of log pi - log pi_parent per token."""
+    liked = [s for s in held_back if s.reward is not None and s.reward > 0 and s.response_ids]
+    disliked = [s for s in held_back if s.reward is not None and s.reward < 0 and s.response_ids]
+    limit = -config.gate_preference_margin
+    if min(len(liked), len(disliked)) < PREFERENCE_NEEDS:
+        return Measure(
+            measure="preference",
+            value=None,
+            limit=limit,
+            ok=None,
+            text=f"not measured: needs {PREFERENCE_NEEDS} liked and {PREFERENCE_NEEDS} disliked"
+            " replies that were held back",
+        )
+    after = _mean_logprobs(base, model, [*liked, *disliked], check)
+    with wearing(model, parent):
+        before = _mean_logprobs(base, model, [*liked, *disliked], check)
+    gains = [now - then for now, then in zip(after, before, strict=True)]
+    value = statistics.fmean(gains[: len(liked)]) - statistics.fmean(gains[len(liked) :])
+    return Measure(
+        measure="preference",
+        value=value,
+        limit=limit,
+        ok=value >= limit,
+        text="replies you liked became "
+        f"{'more' if value >= 0 else 'less'} likely than replies you did not like"
+        f" ({value:+.2f}, at least {limit:+.2f})",
+    )
+
+
+def _mean_logprobs(
+    base: Base, model: PeftModel, samples: Sequence[Sample], check: Callable[[], None]
+) -> list[float]:
+    means = []
+    for sample in samples:
+        check()
+        logprobs_T = response_logprobs(base, model, (sample.prompt_ids, sample.response_ids))
+        means.append(float(logprobs_T.mean()))
+    return means
+
+
+def _drift(
+    base: Base,
+    model: PeftModel,
+    neutral: Sequence[str],
+    hints: Sequence[str],
+    config: TrainConfig,
+    check: Callable[[], None],
+) -> Measure:
+    """KL(base || version) per token on the base's greedy replies, against the hinted base's own."""
+    pairs = _greedy_pairs(base, model, neutral, config, check)
+    value = _drift_of(base, model, neutral, pairs, check)
+    newest = tuple(dict.fromkeys(hint.strip() for hint in hints if hint.strip()))[:NEWEST_HINTS]
+    own = _hinted_drift(base, model, neutral, newest, config, check) if newest else 0.0
+    limit = own + config.gate_drift_margin
+    return Measure(
+        measure="drift",
+        value=value,
+        limit=limit,
+        ok=value <= limit,
+        text=f"on subjects you never rated it differs from the base model by {value:.2f}"
+        f" (at most {limit:.2f}, what your wishes explain)",
+    )
+
+
+Pairs = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+
+def _greedy_pairs(
+    base: Base,
+    model: PeftModel,
+    neutral: Sequence[str],
+    config: TrainConfig,
+    check: Callable[[], None],
+) -> Pairs:
+    """Neutral prompts with the base's greedy replies; sampled once per base."""
+    place = ("greedy", tuple(neutral), config.gate_tokens)
+    found = base.cache.get(place)
+    if isinstance(found, tuple):
+        return found
+    prompts = [base.render(_asked(prompt)) for prompt in neutral]
+    with model.disable_adapter():
+        replies = sample_replies(
+            base,
+            model,
+            prompts,
+            temperature=0.0,
+            max_new_tokens=config.gate_tokens,
+            seed=0,
+            check=check,
+        )
+    pairs = tuple((prompt, reply.ids) for prompt, reply in zip(prompts, replies, strict=True))
+    base.cache[place] = pairs
+    return pairs
+
+
+def _drift_of(
+    base: Base,
+    model: PeftModel,
+    neutral: Sequence[str],
+    pairs: Pairs,
+    check: Callable[[], None],
+) -> float:
+    """KL(base || what `model` is now), mean over the tokens of `pairs`, nats."""
+    place = ("hidden", tuple(reply for _, reply in pairs))
+    base_NH = base.cache.get(place)
+    if not isinstance(base_NH, Tensor):
+        plain = [base.render(_asked(prompt)) for prompt in neutral]
+        with model.disable_adapter():
+            base_NH = _hidden(base, model, tuple(zip(plain, place[1], strict=True)), check)
+        base.cache[place] = base_NH
+    return float(kl_between(base, base_NH, _hidden(base, model, pairs, check)).mean())
+
+
+def _hinted_drift(
+    base: Base,
+    model: PeftModel,
+    neutral: Sequence[str],
+    hints: tuple[str, ...],
+    config: TrainConfig,
+    check: Callable[[], None],
+) -> float:
+    """What a perfect student of the hints would drift: the base with them in its prompt."""
+    place = ("hinted drift", tuple(neutral), hints, config.gate_tokens)
+    found = base.cache.get(place)
+    if isinstance(found, float):
+        return found
+    hint = "\n".join(hints)
+    replies = [reply for _, reply in _greedy_pairs(base, model, neutral, config, check)]
+    prompts = [
+        base.render(hinted_messages(_asked(prompt), hint=hint, correction=None))
+        for prompt in neutral
+    ]
+    with model.disable_adapter():
+        pairs = tuple(zip(prompts, replies, strict=True))
+        drift = _drift_of(base, model, neutral, pairs, check)
+    base.cache[place] = drift
+    return drift
+
+
+@torch.no_grad()
+def _hidden(base: Base, model: PeftModel, pairs: Pairs, check: Callable[[], None]) -> Tensor:
+    """Hidden states of the replies' tokens, four sequences at a time, in the order of `pairs`."""
+    parts = []
+    for start in range(0, len(pairs), 4):
+        check()
+        parts.append(response_hidden(base, model, pairs[start : start + 4]))
+    return torch.cat(parts)
+
+
+def _weights_sha256(model: PeftModel) -> str:
+    """Of the adapter as it is saved: the same for a candidate and for the parent it becomes."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(adapter_tensors(model).items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().to(torch.bfloat16).view(torch.int16).cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _asked(prompt: str) -> list[Message]:
+    return [Message(role="user", content=prompt)]
