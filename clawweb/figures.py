@@ -1,9 +1,10 @@
-"""Metric points to Plotly figures and to sentences. Pure: plain dicts in, plain dicts out, no rows."""
+"""Metric points to Plotly figures and to sentences. Pure: plain dicts in, plain dicts out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from django.utils.functional import Promise
@@ -87,8 +88,7 @@ def figure(chart: Chart, points: Sequence[Point]) -> dict[str, Any]:
                 "name": str(chart.title),
                 "x": steps,
                 "y": values,
-                "hovertemplate": _("step")
-                + f" %{{x}}: %{{y:.{max(chart.digits, 1)}f}}<extra></extra>",
+                "hovertemplate": f"{_('step')} %{{x}}: %{{y:.{chart.digits}f}}<extra></extra>",
             }
         ],
         "layout": {
@@ -106,7 +106,7 @@ def figure(chart: Chart, points: Sequence[Point]) -> dict[str, Any]:
 def restarts(points: Sequence[Point]) -> list[dict[str, Any]]:
     """A dotted line before the first step of every attempt but the first."""
     shapes = []
-    for before, after in zip(points, points[1:], strict=False):
+    for before, after in pairwise(points):
         if after["attempt"] != before["attempt"]:
             at = (before["step"] + after["step"]) / 2
             shapes.append(

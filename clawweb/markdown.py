@@ -1,4 +1,4 @@
-"""A model's Markdown to HTML that is safe to show. Text in, HTML out; knows no request and no row."""
+"""A model's Markdown to HTML that is safe to show. Text in, HTML out; knows no row."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _PARSER = _parser()
 
 @lru_cache(maxsize=512)
 def render(text: str) -> str:
-    """The reply as sanitized HTML: no raw HTML, no images, links that tell nothing about the reader."""
+    """The reply as sanitized HTML: no raw HTML, no images, links without a referrer."""
     return nh3.clean(
         _PARSER.render(text),
         tags=TAGS,

@@ -1,4 +1,4 @@
-"""Static files: plotly.js out of its Python package, and hashed names also for what modules import."""
+"""Static files: plotly.js out of its Python package; hashed names for imported modules too."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _package_data() -> Path:
 
 
 class HashedStorage(ManifestStaticFilesStorage):
-    """Modules of ours import each other by hashed name, so that no browser mixes old and new ones."""
+    """Our modules import each other by hashed name: no browser mixes old and new ones."""
 
     patterns = (
         *ManifestStaticFilesStorage.patterns,

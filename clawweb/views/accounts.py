@@ -26,7 +26,7 @@ BACKEND = "django.contrib.auth.backends.ModelBackend"
 @never_cache
 @require_http_methods(["GET", "POST"])
 def signin_link(request: HttpRequest, token: str) -> HttpResponse:
-    """A one-time link: GET changes nothing, so that a mail scanner or a preview cannot use it up."""
+    """A one-time link: GET changes nothing, so that no mail scanner uses it up."""
     if request.method == "POST":
         user = accounts.redeem_link(token)
         if user is not None:
@@ -73,7 +73,7 @@ def set_consent(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def make_key(request: HttpRequest) -> HttpResponse:
-    """Renders the key instead of redirecting: its text is kept nowhere, so this is the only time."""
+    """Renders the key instead of redirecting: its text is kept nowhere else."""
     form = KeyForm(request.POST)
     if not form.is_valid():
         return _settings_page(request, key_form=form)

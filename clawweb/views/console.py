@@ -1,4 +1,4 @@
-"""Jobs, the parts that run them, and the versions that come out. Reads; changes go through the JSON API."""
+"""Jobs, what runs them, and the versions that come out. Changes go through the JSON API."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def job_part(request: HttpRequest, job_id: str, part: str) -> HttpResponse:
 @login_required
 @require_GET
 def job_points(request: HttpRequest, job_id: str) -> JsonResponse:
-    """As /api/jobs/{id}/metrics, which shows one's own only: for admins who look at another's job."""
+    """As /api/jobs/{id}/metrics, for admins who look at another's job."""
     row = _job_or_404(request.user, job_id)
     after = request.GET.get("after", "")
     points = metric_points(row, int(after) if after.isdecimal() else -1)

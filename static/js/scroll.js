@@ -24,9 +24,11 @@ export class Follow {
 
   look() {
     const { scrollTop } = this.thread;
-    if (scrollTop < (this.last ?? 0) - 2 && this.distance() > NEAR) this.pinned = false;
-    else if (this.distance() <= NEAR) this.pinned = true;
+    const down = scrollTop > (this.last ?? 0);
     this.last = scrollTop;
+    // Smooth scrolling starts with small steps: on the way up, being near the end pins nothing.
+    if (down && this.distance() <= NEAR) this.pinned = true;
+    else if (!down && this.distance() > NEAR) this.pinned = false;
     this.pill.hidden = this.pinned;
   }
 
