@@ -44,6 +44,15 @@ class Stack:
 
     def start(self, *options: str) -> None:
         """Returns once everything is ready; else fails the test and shows the logs."""
+        process = self.launch(*options)
+        deadline = time.monotonic() + START_SECONDS
+        while "clawweb is ready at" not in self.output.read_text():
+            if process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"the stack did not start\n{self.all_logs()}", pytrace=False)
+            time.sleep(0.2)
+
+    def launch(self, *options: str) -> subprocess.Popen[bytes]:
+        """`manage.py up`, not waited for."""
         with self.output.open("w") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "manage.py", "up", *options],
@@ -55,11 +64,7 @@ class Stack:
                 # Should pytest be killed, this must not stay.
                 preexec_fn=lambda: guard.prctl(guard.PR_SET_PDEATHSIG, signal.SIGTERM),
             )
-        deadline = time.monotonic() + START_SECONDS
-        while "clawweb is ready at" not in self.output.read_text():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                pytest.fail(f"the stack did not start\n{self.all_logs()}", pytrace=False)
-            time.sleep(0.2)
+        return self.process
 
     def stop(self) -> None:
         """Fails the test when it does not end in time or leaves a process behind."""

@@ -155,15 +155,20 @@ def announce(config: Config, parts: list[Part], seconds: float) -> None:
 
         if path := first_admin_link():
             say(f"sign in as admin, once, within 15 minutes: {web_url(config)}{path}")
+        else:
+            say("a link to sign in by: .venv/bin/python manage.py signinlink USER")
     say("Ctrl-C stops it")
 
 
 def watch(supervisor: Supervisor) -> NoReturn:
     """Says which part was restarted, and ends with supervisord should that end."""
     starts = {part.name: supervisor.info(part.name)["start"] for part in supervisor.parts}
+    noted = 0.0
     while True:
-        supervisor.note_shared_memory()
-        time.sleep(2.0)
+        if time.monotonic() - noted > 30:
+            supervisor.note_shared_memory()
+            noted = time.monotonic()
+        time.sleep(3.0)
         if not supervisor.is_alive:
             raise StackError("supervisord ended by itself; see log/supervisord.log")
         for name, known in starts.items():

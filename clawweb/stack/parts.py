@@ -75,7 +75,7 @@ def vllm(config: Config) -> Part:
         "--served-model-name": SERVED_NAME,
         "--host": "127.0.0.1",  # its key does not guard /invocations and /tokenize
         "--port": str(config.vllm_port),
-        "--dtype": "auto" if gpu else "float32",
+        "--dtype": config.vllm_dtype or ("bfloat16" if gpu else "float32"),
         "--max-model-len": str(config.context_tokens),
         "--max-num-seqs": "32",
         "--max-loras": str(config.max_loras),
@@ -108,9 +108,9 @@ def vllm_environment(config: Config, *, gpu: bool) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "VLLM_LOGGING_COLOR": "0",
     }
-    sockets = run_folder(config) / "ipc"
-    if len(str(sockets)) < 70:  # a unix socket's path ends at 107 characters; vLLM adds 37
-        environment["VLLM_RPC_BASE_PATH"] = str(sockets)
+    scratch = str(run_folder(config) / "ipc")
+    if len(scratch) < 70:  # a unix socket's path ends at 107 characters; vLLM's names have 37
+        environment |= {"VLLM_RPC_BASE_PATH": scratch, "TMPDIR": scratch}
     if not gpu:
         environment["VLLM_CPU_KVCACHE_SPACE"] = str(config.vllm_cache_gib)
         environment["VLLM_CPU_OMP_THREADS_BIND"] = config.vllm_cpu_bind or serving_cores(config)

@@ -1,0 +1,79 @@
+"""The database before a start: copies, and the refusal of what later code wrote."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.recorder import MigrationRecorder
+
+from clawweb.config import Config
+from clawweb.stack import database
+from clawweb.stack.terminal import StackError
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(_env_prefix="NOT_FROM_THIS_ENVIRONMENT_", var=tmp_path)
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "clawweb.sqlite3"
+    with sqlite3.connect(path) as rows:
+        rows.execute("create table t (x)")
+        rows.execute("insert into t values (42)")
+    rows.close()
+    fake = SimpleNamespace(vendor="sqlite", settings_dict={"NAME": path})
+    monkeypatch.setattr(database, "connection", fake)
+    return path
+
+
+def copies(config: Config) -> list[Path]:
+    return sorted((config.var / "backups").glob("*"))
+
+
+def test_a_copy_holds_the_rows_and_is_private(config: Config, source: Path) -> None:
+    database.back_up(config, before_migration=True)
+    [copy] = copies(config)
+    rows = sqlite3.connect(copy)
+    assert rows.execute("select x from t").fetchall() == [(42,)]
+    rows.close()
+    assert copy.stat().st_mode & 0o777 == 0o600
+
+
+def test_without_a_migration_one_copy_a_day_is_enough(config: Config, source: Path) -> None:
+    database.back_up(config, before_migration=False)
+    database.back_up(config, before_migration=False)
+    assert len(copies(config)) == 1
+
+
+def test_the_five_newest_are_kept(config: Config, source: Path) -> None:
+    folder = config.var / "backups"
+    folder.mkdir()
+    for day in range(1, 8):
+        old = folder / f"clawweb-2026010{day}T000000.sqlite3"
+        old.touch()
+        os.utime(old, (time.time() - 1e6,) * 2)
+    database.back_up(config, before_migration=True)
+    kept = [copy.name for copy in copies(config)]
+    assert len(kept) == 5
+    assert kept[0] == "clawweb-20260104T000000.sqlite3"
+
+
+@pytest.mark.django_db
+def test_a_database_that_later_code_migrated_is_refused() -> None:
+    MigrationRecorder(connection).record_applied("clawweb", "9999_from_the_future")
+    with pytest.raises(StackError, match=r"newer than this code.*9999_from_the_future"):
+        database.refuse_newer_schema(MigrationExecutor(connection))
+
+
+@pytest.mark.django_db
+def test_our_own_database_is_not_refused() -> None:
+    database.refuse_newer_schema(MigrationExecutor(connection))

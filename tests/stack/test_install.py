@@ -1,0 +1,64 @@
+"""The installer and its locks."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from clawweb.config import ROOT
+
+REQUIREMENTS = ROOT / "requirements"
+
+
+@pytest.fixture
+def install() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("install", REQUIREMENTS / "install.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["cpu.lock", "cuda.lock"])
+def test_every_package_but_torch_is_locked_with_hashes(name: str) -> None:
+    lock = (REQUIREMENTS / name).read_text()
+    entries = re.findall(r"^(\S+)==\S+( \\\n    --hash=sha256:)?", lock, flags=re.MULTILINE)
+    assert len(entries) > 150
+    assert [package for package, hashed in entries if not hashed] == ["torch"]
+
+
+@pytest.mark.parametrize("path", sorted(REQUIREMENTS.glob("*.*")), ids=lambda path: path.name)
+def test_no_registry_is_named(path: Path) -> None:
+    assert not re.search(r"https?://|--(extra-)?index|--find-links", path.read_text())
+
+
+def test_a_local_wheel_of_torch_is_preferred(
+    install: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(install, "pip_settings", lambda: {"find-links": str(tmp_path)})
+    monkeypatch.delenv("UV_FIND_LINKS", raising=False)
+    assert install.torch_source("cpu") == ["--torch-backend", "cpu"]
+    (tmp_path / "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl").touch()
+    assert install.torch_source("cpu") == []
+    assert install.uv_environment("cpu")["UV_FIND_LINKS"] == str(tmp_path)
+
+
+def test_on_cuda_a_cpu_torch_lying_about_is_not_seen(
+    install: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(install, "pip_settings", lambda: {"find-links": str(tmp_path)})
+    assert "UV_FIND_LINKS" not in install.uv_environment("cuda")
+    assert install.torch_source("cuda") == []
+
+
+def test_uvs_own_settings_win_over_pips(
+    install: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(install, "pip_settings", lambda: {"index-url": "file:///pip"})
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "file:///uv")
+    assert install.uv_environment("cpu")["UV_DEFAULT_INDEX"] == "file:///uv"

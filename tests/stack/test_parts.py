@@ -1,0 +1,66 @@
+"""The parts' commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clawweb.config import Config
+from clawweb.stack import parts
+
+
+def settings(tmp_path: Path, **chosen: object) -> Config:
+    return Config(_env_prefix="NOT_FROM_THIS_ENVIRONMENT_", var=tmp_path, **chosen)
+
+
+def names(config: Config) -> list[str]:
+    return [part.name for part in parts.all_parts(config)]
+
+
+def test_every_part_is_started_by_default(tmp_path: Path) -> None:
+    expected = ["valkey", "vllm", "web", "generator", "worker-light", "worker-gpu", "beat"]
+    assert names(settings(tmp_path)) == expected
+
+
+def test_a_server_that_is_elsewhere_is_not_started(tmp_path: Path) -> None:
+    config = settings(tmp_path, redis_url="redis://queue/0", vllm_url="http://gpu:8000")
+    assert names(config) == ["web", "generator", "worker-light", "worker-gpu", "beat"]
+
+
+def test_vllm_listens_on_loopback_whatever_the_host_and_keeps_its_key_out_of_ps(
+    tmp_path: Path,
+) -> None:
+    part = parts.vllm(settings(tmp_path, host="0.0.0.0", vllm_key="the-key"))
+    assert part.command[part.command.index("--host") + 1] == "127.0.0.1"
+    assert "the-key" not in " ".join(part.command)
+    assert part.environment["VLLM_API_KEY"] == "the-key"
+
+
+def test_vllms_rank_and_context_are_those_in_use(tmp_path: Path) -> None:
+    command = parts.vllm(settings(tmp_path, lora_rank=16, context_tokens=512)).command
+    assert command[command.index("--max-lora-rank") + 1] == "16"
+    assert command[command.index("--max-model-len") + 1] == "512"
+
+
+def test_forwarded_headers_are_believed_only_from_a_trusted_proxy(tmp_path: Path) -> None:
+    assert "--no-proxy-headers" in parts.web(settings(tmp_path)).command
+    assert "--proxy-headers" in parts.web(settings(tmp_path, trusted_proxy=True)).command
+
+
+def test_trainer_and_server_share_no_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "cores", lambda: [0, 1, 2, 3])
+    config = settings(tmp_path, train_threads=2)
+    assert parts.training_cores(config) == [2, 3]
+    assert parts.serving_cores(config) == "0,1"
+
+
+def test_on_one_core_nothing_is_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "cores", lambda: [0])
+    assert parts.training_cores(settings(tmp_path)) == []
+    assert parts.serving_cores(settings(tmp_path)) == "auto"
+
+
+def test_two_installations_on_one_redis_have_workers_of_different_names(tmp_path: Path) -> None:
+    one, two = settings(tmp_path / "one"), settings(tmp_path / "two")
+    assert parts.node_name(one, "worker-gpu") != parts.node_name(two, "worker-gpu")
