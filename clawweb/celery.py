@@ -31,8 +31,11 @@ app.conf.update(
     worker_hijack_root_logger=False,
     timezone="UTC",
     beat_schedule={
-        "sweep": {"task": "clawweb.tasks.sweep", "schedule": config().sweep_seconds,
-                  "options": {"expires": config().sweep_seconds}},
+        "sweep": {
+            "task": "clawweb.tasks.sweep",
+            "schedule": config().sweep_seconds,
+            "options": {"expires": config().sweep_seconds},
+        },
         "settle": {"task": "clawweb.tasks.settle", "schedule": 5.0, "options": {"expires": 5}},
     },
 )

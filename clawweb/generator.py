@@ -11,8 +11,8 @@ import contextlib
 import logging
 import os
 import socket
-import time
 from dataclasses import replace
+from functools import partial
 
 from clawweb import valkey
 from clawweb.config import config
@@ -44,7 +44,7 @@ class Generator:
     """One process's replies in flight."""
 
     def __init__(self) -> None:
-        self.running: dict[str, asyncio.Task[None]] = {}
+        self.running: dict[str, Reply] = {}
         self.name = f"generator@{socket.gethostname()}:{os.getpid()}"
         self.stopping = asyncio.Event()
 
@@ -59,9 +59,10 @@ class Generator:
                 if not await self._claim_all():
                     await self._wait()
         finally:
-            for task in [*helpers, *self.running.values()]:
+            writing = [reply.task for reply in self.running.values() if reply.task]
+            for task in [*helpers, *writing]:
                 task.cancel()
-            await asyncio.gather(*helpers, *self.running.values(), return_exceptions=True)
+            await asyncio.gather(*helpers, *writing, return_exceptions=True)
 
     async def _claim_all(self) -> bool:
         claimed = False
@@ -70,11 +71,14 @@ class Generator:
             if turn is None:
                 return claimed
             claimed = True
-            task = asyncio.create_task(Reply(turn).write())
-            self.running[turn.public_id] = task
-            task.add_done_callback(lambda _, name=turn.public_id: self.running.pop(name, None))
+            reply = self.running[turn.public_id] = Reply(turn)
+            reply.task = asyncio.create_task(reply.write())
+            reply.task.add_done_callback(partial(self._forget, turn.public_id))
         await asyncio.sleep(0.05)
         return True
+
+    def _forget(self, public_id: str, _: asyncio.Task[None]) -> None:
+        self.running.pop(public_id, None)
 
     async def _wait(self) -> None:
         """Until Valkey wakes us or half a second is over."""
@@ -87,12 +91,15 @@ class Generator:
     async def _listen_for_stops(self) -> None:
         while True:
             try:
-                async with valkey.connect_async(read_seconds=60) as client, client.pubsub() as calls:
+                async with (
+                    valkey.connect_async(read_seconds=60) as client,
+                    client.pubsub() as calls,
+                ):
                     await calls.subscribe(valkey.STOP)
                     while True:
                         call = await calls.get_message(ignore_subscribe_messages=True, timeout=30)
                         if call and call["data"] in self.running:
-                            self.running[call["data"]].cancel("stop")
+                            self.running[call["data"]].end()
             except valkey.ValkeyError:
                 await asyncio.sleep(1)  # the checkpoints see the row's flag meanwhile
 
@@ -112,8 +119,8 @@ class Reply:
         self.ids: list[int] = []
         self.logprobs: list[float] = []
         self.prompt_ids: tuple[int, ...] | None = None
-        self.saved_at = time.monotonic()
         self.stop = False
+        self.task: asyncio.Task[None] | None = None
         self.policy = BASE
         self.params = chat.sampling_of(turn)
         self.log: TokenLog | None = None
@@ -121,20 +128,43 @@ class Reply:
     async def write(self) -> None:
         """Answer the turn, whatever happens: the row ends in a final state with a reason."""
         async with TokenLog(self.turn.public_id) as self.log:
+            keeper = asyncio.create_task(self._keep())
             try:
                 rollout = await self._generate()
                 await self._finish(TurnState.COMPLETE, rollout)
-            except asyncio.CancelledError as cancelled:
-                stopped = self.stop or "stop" in cancelled.args
-                state = TurnState.STOPPED if stopped else TurnState.INTERRUPTED
-                error = "" if stopped else "The server was stopped while it wrote this reply."
+            except asyncio.CancelledError:
+                state = TurnState.STOPPED if self.stop else TurnState.INTERRUPTED
+                error = "" if self.stop else "The server was stopped while it wrote this reply."
                 await asyncio.shield(self._finish(state, self._partial(), error))
             except RolloutError as exc:
                 await self._finish(TurnState.FAILED, self._partial(), _in_words(exc))
             except Exception:
                 log.exception("reply %s failed", self.turn.public_id)
-                await self._finish(TurnState.FAILED, self._partial(), "Something broke on our side.")
+                await self._finish(
+                    TurnState.FAILED, self._partial(), "Something broke on our side."
+                )
+            finally:
+                keeper.cancel()
             await self.log.end()
+
+    def end(self) -> None:
+        """Stop here: the user asked to. What there is becomes the reply."""
+        self.stop = True
+        if self.task is not None:
+            self.task.cancel()
+
+    async def _keep(self) -> None:
+        """Save what there is and renew the lease every second, also before the first token."""
+        while True:
+            await asyncio.sleep(CHECKPOINT_SECONDS)
+            if await self._checkpoint():
+                self.end()
+                return
+
+    async def _checkpoint(self) -> bool:
+        return await in_db(
+            chat.checkpoint, self.turn, text=self.text, ids=self.ids, prompt_ids=self.prompt_ids
+        )
 
     async def _generate(self) -> Rollout:
         turn = self.turn
@@ -191,14 +221,8 @@ class Reply:
         self.prompt_ids = delta.prompt_ids or self.prompt_ids
         if delta.text and self.log is not None:
             await self.log.add(offset, delta.text)
-        first = self.turn.first_token_at is None and bool(self.text)
-        if first or time.monotonic() - self.saved_at >= CHECKPOINT_SECONDS:
-            self.saved_at = time.monotonic()
-            self.stop = await in_db(
-                chat.checkpoint, self.turn, text=self.text, ids=self.ids, prompt_ids=self.prompt_ids
-            )
-            if self.stop:
-                raise asyncio.CancelledError("stop")
+        if self.turn.first_token_at is None and self.text:
+            await self._checkpoint()  # notes the time of the first token
 
     def _partial(self) -> Rollout | None:
         """What was sampled so far: exact as far as it goes."""

@@ -119,7 +119,9 @@ def run(job_id: str) -> bool:
         jobs.end_job(job, state=JobState.FAILED, reason=f"Training failed: {exc}")
     except Exception as exc:
         log.exception("%s failed", job)
-        jobs.end_job(job, state=JobState.FAILED, reason=f"Training broke: {type(exc).__name__}: {exc}")
+        jobs.end_job(
+            job, state=JobState.FAILED, reason=f"Training broke: {type(exc).__name__}: {exc}"
+        )
     finally:
         doing("idle")
     return False
@@ -218,7 +220,11 @@ def _train(
 
     def on_step(metrics: StepMetrics) -> None:
         values = dataclasses.asdict(metrics)
-        phase = "re-answering your prompts" if metrics.phase == "reanswer" else "training on the rated replies"
+        phase = (
+            "re-answering your prompts"
+            if metrics.phase == "reanswer"
+            else "training on the rated replies"
+        )
         step, steps = values.pop("step"), values.pop("steps")
         jobs.record_step(job, step=step, steps=steps, values=values, phase=phase)
 

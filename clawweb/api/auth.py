@@ -1,4 +1,4 @@
-"""Who is calling: a bearer key with a scope, or (under /api) the browser's session with its CSRF token."""
+"""Who is calling: a bearer key with a scope, or (under /api) the browser's session and CSRF token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def bearer(request: HttpRequest) -> str:
 
 
 class Scoped:
-    """Ninja's auth callable: who may make a call that needs `scope`. A session may do everything."""
+    """Ninja's auth callable: who may make a call that needs `scope`. A session may do all."""
 
     def __init__(self, scope: str) -> None:
         self.scope = scope
@@ -27,7 +27,9 @@ class Scoped:
             if key is None:
                 return None
             if self.scope not in key.scopes:
-                raise HttpError(403, f"This key lacks the scope {self.scope!r}; it has {key.scopes}.")
+                raise HttpError(
+                    403, f"This key lacks the scope {self.scope!r}; it has {key.scopes}."
+                )
             request.api_key = key  # type: ignore[attr-defined]
             return key.user
         user = request.user

@@ -41,7 +41,7 @@ class ChatMessage(BaseModel):
         others = {str(part.get("type")) for part in self.content} - {"text"}
         if others:
             raise Unacceptable(
-                f"Content of type {', '.join(sorted(others))} is not understood: this agent reads text.",
+                f"Content of type {', '.join(sorted(others))} is not understood: the agent reads text.",
                 param="messages",
             )
         return Message(role=role, content="".join(str(part["text"]) for part in self.content))
@@ -52,7 +52,7 @@ class StreamOptions(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """The fields of OpenAI's request that are served. Others are ignored, as OpenAI's clients expect."""
+    """The fields of OpenAI's request that are served; others are ignored, as clients expect."""
 
     model_config = ConfigDict(extra="ignore")
 

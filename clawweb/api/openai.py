@@ -1,4 +1,4 @@
-"""`/v1`: OpenAI's chat API over the caller's own agent. Bearer keys only; errors in OpenAI's shape."""
+"""`/v1`: OpenAI's chat API over the caller's own agent. Bearer keys only; OpenAI's error shape."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ def error(
     return JsonResponse({"error": body}, status=status)
 
 
-def with_key(scope: str, method: str) -> Callable[[View], Callable[..., Awaitable[HttpResponseBase]]]:
-    """Lets a view be called by `method` with a key that has `scope`; turns errors into OpenAI's shape."""
+def with_key(
+    scope: str, method: str
+) -> Callable[[View], Callable[..., Awaitable[HttpResponseBase]]]:
+    """Lets a view be called by `method` with a key that has `scope`; errors in OpenAI's shape."""
 
     def wrap(view: View) -> Callable[..., Awaitable[HttpResponseBase]]:
         @csrf_exempt
@@ -157,7 +159,10 @@ def _check_model(user: User, model: str) -> None:
 
 
 def _fresh(turns: list[Turn]) -> list[Turn]:
-    rows = {t.pk: t for t in Turn.objects.select_related("session__user").filter(pk__in=[t.pk for t in turns])}
+    rows = {
+        t.pk: t
+        for t in Turn.objects.select_related("session__user").filter(pk__in=[t.pk for t in turns])
+    }
     return [rows[turn.pk] for turn in turns]
 
 
@@ -259,7 +264,9 @@ class Answer:
         finally:
             await queue.put(None)
 
-    def _chunk(self, index: int, delta: dict[str, str], reason: str | None = None) -> dict[str, Any]:
+    def _chunk(
+        self, index: int, delta: dict[str, str], reason: str | None = None
+    ) -> dict[str, Any]:
         choice = {"index": index, "delta": delta, "finish_reason": reason, "logprobs": None}
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
 

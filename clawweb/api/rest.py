@@ -74,7 +74,9 @@ def _refused(request: HttpRequest, exc: ServiceError) -> HttpResponse:
 
 @api.exception_handler(ObjectDoesNotExist)
 def _missing(request: HttpRequest, exc: ObjectDoesNotExist) -> HttpResponse:
-    return problem(request, status=404, title="not_found", detail="There is no such thing of yours.")
+    return problem(
+        request, status=404, title="not_found", detail="There is no such thing of yours."
+    )
 
 
 @api.exception_handler(AuthenticationError)
@@ -154,7 +156,11 @@ def post_feedback(request: HttpRequest, turn_id: str, body: FeedbackIn) -> Any:
 
 
 _NO_RECEIPT = {
-    "state": "withdrawn", "count": None, "drop_reason": None, "job": None, "adapter": None,
+    "state": "withdrawn",
+    "count": None,
+    "drop_reason": None,
+    "job": None,
+    "adapter": None,
     "text": "taken back",
 }
 
@@ -162,10 +168,7 @@ _NO_RECEIPT = {
 @api.get("/reasons", auth=Scoped("feedback"), tags=["feedback"])
 def list_reasons(request: HttpRequest) -> Any:
     return _listed(
-        [
-            {"slug": row.slug, "label": row.label, "hint": row.hint}
-            for row in chats.active_reasons()
-        ]
+        [{"slug": row.slug, "label": row.label, "hint": row.hint} for row in chats.active_reasons()]
     )
 
 

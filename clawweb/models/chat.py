@@ -13,9 +13,7 @@ class ChatSession(models.Model):
     """One conversation. `external_id` is the caller's own name for it, unique per user."""
 
     public_id = models.CharField(max_length=48, unique=True, default=ids.session_id)
-    user = models.ForeignKey(
-        settings.AUTH_USER_MODEL, models.CASCADE, related_name="chat_sessions"
-    )
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="chat_sessions")
     external_id = models.CharField(max_length=128, null=True, blank=True)  # noqa: DJ001  # NULLs are distinct in the unique constraint
     api_key = models.ForeignKey("ApiKey", models.SET_NULL, null=True, blank=True, related_name="+")
     title = models.CharField(max_length=200, blank=True)
@@ -59,7 +57,9 @@ class Turn(models.Model):
         "self", models.SET_NULL, null=True, blank=True, related_name="children"
     )
     # Turns before this one are no longer in the prompt; NULL = the whole conversation is.
-    context_start = models.ForeignKey("self", models.SET_NULL, null=True, blank=True, related_name="+")
+    context_start = models.ForeignKey(
+        "self", models.SET_NULL, null=True, blank=True, related_name="+"
+    )
     source = models.CharField(max_length=4, default="ui")  # ui | api
     turn_type = models.CharField(max_length=4, default="main")  # main | side
     asked = models.CharField(max_length=64, default="agent")  # agent, base or agent@vN
@@ -99,8 +99,11 @@ class Turn(models.Model):
             models.UniqueConstraint(fields=["session", "client_id"], name="client_id_unique")
         ]
         indexes = [
-            models.Index(fields=["state", "id"], condition=Q(state__in=["pending", "streaming"]),
-                         name="unfinished_turns")
+            models.Index(
+                fields=["state", "id"],
+                condition=Q(state__in=["pending", "streaming"]),
+                name="unfinished_turns",
+            )
         ]
 
     def __str__(self) -> str:
@@ -116,7 +119,9 @@ class FeedbackReason(models.Model):
 
     slug = models.SlugField(unique=True)
     label = models.CharField(max_length=60)
-    hint = models.TextField(help_text="The instruction the agent should have followed, as a sentence.")
+    hint = models.TextField(
+        help_text="The instruction the agent should have followed, as a sentence."
+    )
     axis = models.CharField(max_length=32, blank=True, help_text="Hints on one axis …")
     pole = models.CharField(max_length=32, blank=True, help_text="… with other poles contradict.")
     position = models.PositiveSmallIntegerField(default=0)
@@ -148,7 +153,8 @@ class Feedback(models.Model):
         ordering = ["id"]
         constraints = [
             models.CheckConstraint(
-                condition=Q(value__isnull=True) | Q(value__in=[-1, 1]), name="vote_is_plus_or_minus_one"
+                condition=Q(value__isnull=True) | Q(value__in=[-1, 1]),
+                name="vote_is_plus_or_minus_one",
             )
         ]
 

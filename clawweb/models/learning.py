@@ -34,7 +34,10 @@ class DropReason(models.TextChoices):
     BASE_REQUESTED = "base_requested", "The base model was asked for, not your agent."
     FALLBACK = "fallback", "The base model had to answer in your agent's place."
     NO_LOGPROBS = "no_logprobs", "The reply's probabilities were not recorded."
-    GREEDY = "greedy", "The reply was not sampled from the plain distribution and came without a hint."
+    GREEDY = (
+        "greedy",
+        "The reply was not sampled from the plain distribution and came without a hint.",
+    )
     TOO_LONG = "too_long", "The conversation is longer than training takes."
     STALE = "stale", "A version more than three behind wrote it."
     HINT_NO_EFFECT = "hint_no_effect", "The hint changes nothing about what the model would say."
@@ -59,7 +62,11 @@ class JobState(models.TextChoices):
 
 
 ACTIVE_JOB = (
-    JobState.QUEUED, JobState.LOADING, JobState.TRAINING, JobState.GATING, JobState.DEPLOYING,
+    JobState.QUEUED,
+    JobState.LOADING,
+    JobState.TRAINING,
+    JobState.GATING,
+    JobState.DEPLOYING,
 )
 
 
@@ -173,7 +180,9 @@ class TrainingSample(models.Model):
     adapter = models.ForeignKey(
         AdapterVersion, models.SET_NULL, null=True, blank=True, related_name="learned_samples"
     )
-    replaced_by = models.ForeignKey("self", models.SET_NULL, null=True, blank=True, related_name="+")
+    replaced_by = models.ForeignKey(
+        "self", models.SET_NULL, null=True, blank=True, related_name="+"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -220,9 +229,7 @@ class StepMetric(models.Model):
     at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
-        constraints = [
-            models.UniqueConstraint(fields=["job", "step"], name="one_row_per_step")
-        ]
+        constraints = [models.UniqueConstraint(fields=["job", "step"], name="one_row_per_step")]
         ordering = ["step"]
 
     def __str__(self) -> str:

@@ -161,9 +161,7 @@ def claim_turn() -> Turn | None:
 
 
 def _held(turn: Turn) -> Any:
-    return Turn.objects.filter(
-        pk=turn.pk, state=TurnState.STREAMING, lease_token=turn.lease_token
-    )
+    return Turn.objects.filter(pk=turn.pk, state=TurnState.STREAMING, lease_token=turn.lease_token)
 
 
 def choose_policy(turn: Turn, *, base_hash: str) -> tuple[Policy, str]:
@@ -218,7 +216,9 @@ def checkpoint(
     return Turn.objects.filter(pk=turn.pk, stop_requested=True).exists()
 
 
-def finish_turn(turn: Turn, *, state: TurnState, rollout: Rollout | None, text: str, error: str = "") -> bool:
+def finish_turn(
+    turn: Turn, *, state: TurnState, rollout: Rollout | None, text: str, error: str = ""
+) -> bool:
     """End the turn under its lease; the reply's ids and log-probs go onto the row as the engine gave them."""
     values: dict[str, Any] = {
         "state": state,
@@ -265,10 +265,14 @@ def interrupt_abandoned() -> list[Turn]:
     interrupted = []
     for turn in gone:
         with transaction.atomic():
-            if _held(turn).filter(lease_until__lt=timezone.now()).update(
-                state=TurnState.INTERRUPTED,
-                finished_at=timezone.now(),
-                error="The process that wrote this reply stopped. What it had written is kept.",
+            if (
+                _held(turn)
+                .filter(lease_until__lt=timezone.now())
+                .update(
+                    state=TurnState.INTERRUPTED,
+                    finished_at=timezone.now(),
+                    error="The process that wrote this reply stopped. What it had written is kept.",
+                )
             ):
                 changed(turn.session.user_id, "turn", turn.public_id)
                 interrupted.append(turn)

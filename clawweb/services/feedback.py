@@ -35,9 +35,7 @@ _GIVEN = ("value", "reasons", "comment", "correction")
 
 
 @transaction.atomic
-def rate_turn(
-    *, turn: Turn, author: User, changes: dict[str, Any], source: str = "ui"
-) -> Feedback:
+def rate_turn(*, turn: Turn, author: User, changes: dict[str, Any], source: str = "ui") -> Feedback:
     """Append what was said. A field that is not in `changes` keeps its last value.
 
     `changes` holds any of value (+1, -1, None), reasons (slugs), comment, correction, final. A reason or a
@@ -169,7 +167,12 @@ def settle(sample: TrainingSample) -> None:
     if not AdapterVersion.objects.filter(user=user, live_at__isnull=False).exists():
         return
     rated = TrainingSample.objects.filter(user=user).exclude(
-        state__in=[SampleState.WAITING, SampleState.DROPPED, SampleState.WITHDRAWN, SampleState.SUPERSEDED]
+        state__in=[
+            SampleState.WAITING,
+            SampleState.DROPPED,
+            SampleState.WITHDRAWN,
+            SampleState.SUPERSEDED,
+        ]
     )
     sample.held_back = (rated.count() + 1) % HELD_BACK_EVERY == 0
     if not sample.held_back:

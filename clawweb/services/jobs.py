@@ -176,9 +176,7 @@ def held_back_samples(user: User) -> list[TrainingSample]:
 
 def held(job: TrainingJob) -> QuerySet[TrainingJob]:
     """The job's row while the lease that `job` was claimed with is still the row's."""
-    return TrainingJob.objects.filter(
-        pk=job.pk, lease_token=job.lease_token, state__in=ACTIVE_JOB
-    )
+    return TrainingJob.objects.filter(pk=job.pk, lease_token=job.lease_token, state__in=ACTIVE_JOB)
 
 
 def renew(job: TrainingJob) -> bool:
@@ -212,7 +210,9 @@ def advance(job: TrainingJob, **values: Any) -> None:
 
 
 @transaction.atomic
-def record_step(job: TrainingJob, *, step: int, steps: int, values: Mapping[str, Any], phase: str) -> None:
+def record_step(
+    job: TrainingJob, *, step: int, steps: int, values: Mapping[str, Any], phase: str
+) -> None:
     """One metric row; its step counts on from earlier attempts'. Unmeasured values are left out."""
     if not held(job).update(step=step, steps=steps, phase=phase):
         raise LeaseLost(job.public_id)

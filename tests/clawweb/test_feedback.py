@@ -1,0 +1,193 @@
+"""Ratings: what is appended, what sample it makes, what the receipt says."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from clawweb.models import Consent, Feedback, FeedbackReason, SampleState, TrainingSample, Turn
+from clawweb.selectors.chat import turn_of
+from clawweb.selectors.learning import receipt
+from clawweb.services import feedback
+from clawweb.services.errors import NothingToRate, NotRecorded, UnknownReason
+from rollouts.types import SamplingParams
+from tests.factories import down, make_adapter, make_turn, up
+
+pytestmark = pytest.mark.django_db
+
+
+def rate(turn: Turn, **changes: Any) -> dict[str, Any] | None:
+    feedback.rate_turn(turn=turn, author=turn.session.user, changes=changes)
+    return receipt(turn_of(turn.session.user, turn.public_id))
+
+
+def test_a_thumb_with_a_reason_counts_at_once(alice):
+    said = rate(make_turn(alice), value=-1, reasons=["too_long"])
+    assert said is not None
+    assert (said["state"], said["count"]) == ("counted", {"have": 1, "need": 8})
+
+
+def test_the_reasons_sentence_is_the_hint_and_a_later_edit_does_not_change_it(alice):
+    turn = make_turn(alice)
+    rate(turn, value=-1, reasons=["too_long"])
+    FeedbackReason.objects.filter(slug="too_long").update(hint="something else")
+    sample = TrainingSample.objects.get()
+    assert sample.hint.startswith("Please answer in one or two short sentences")
+    assert sample.feedback.reasons[0]["hint"] == sample.hint
+
+
+def test_a_bare_thumb_down_settles_only_when_its_time_has_come(alice):
+    turn = make_turn(alice)
+    assert rate(turn, value=-1)["state"] == "saved"
+    assert feedback.settle_due() == []
+    TrainingSample.objects.update(settles_at=timezone.now() - timedelta(seconds=1))
+    assert feedback.settle_due() == [alice]
+    assert receipt(turn_of(alice, turn.public_id))["state"] == "counted"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reasons": ["too_long"]},
+        {"comment": "shorter"},
+        {"correction": "Boil water."},
+        {"final": True},
+    ],
+)
+def test_what_explains_a_thumb_down_settles_it_at_once(alice, changes):
+    turn = make_turn(alice)
+    rate(turn, value=-1)
+    assert rate(turn, **changes)["state"] == "counted"
+    assert TrainingSample.objects.filter(state=SampleState.READY).count() == 1
+
+
+def test_a_thumb_up_settles_at_once(alice):
+    assert rate(make_turn(alice), value=1)["state"] == "counted"
+
+
+def test_feedback_is_append_only_and_the_newest_row_counts(alice):
+    turn = make_turn(alice)
+    rate(turn, value=1)
+    said = rate(turn, value=-1, comment="too dry")
+    assert Feedback.objects.count() == 2
+    assert said["state"] == "counted"
+    states = list(TrainingSample.objects.values_list("state", "reward"))
+    assert states == [("superseded", 1), ("ready", -1)]
+
+
+def test_fields_left_out_keep_their_last_value(alice):
+    turn = make_turn(alice)
+    rate(turn, value=-1, reasons=["too_long"])
+    rate(turn, comment="really")
+    newest = Feedback.objects.order_by("-id")[0]
+    assert (newest.value, newest.comment, newest.reasons[0]["slug"]) == (-1, "really", "too_long")
+
+
+def test_a_vote_the_other_way_clears_what_explained_the_old_one(alice):
+    turn = make_turn(alice)
+    rate(turn, value=-1, reasons=["too_long"], comment="no")
+    rate(turn, value=1)
+    newest = Feedback.objects.order_by("-id")[0]
+    assert (newest.value, newest.comment, newest.reasons) == (1, "", [])
+    assert TrainingSample.objects.order_by("-id")[0].hint == ""
+
+
+def test_a_correction_without_a_vote_is_a_vote_down(alice):
+    rate(make_turn(alice), correction="Boil water, add tea.")
+    sample = TrainingSample.objects.get()
+    assert (sample.reward, sample.correction) == (-1, "Boil water, add tea.")
+
+
+def test_taking_a_rating_back_withdraws_its_sample(alice):
+    turn = make_turn(alice)
+    rate(turn, value=-1, reasons=["too_long"])
+    assert rate(turn, value=None)["state"] == "withdrawn"
+    assert not TrainingSample.objects.filter(state=SampleState.READY).exists()
+
+
+def test_an_unknown_reason_is_refused_with_the_known_ones_named(alice):
+    with pytest.raises(UnknownReason, match="too_long"):
+        rate(make_turn(alice), value=-1, reasons=["too_purple"])
+    assert Feedback.objects.count() == 0
+
+
+def test_an_unfinished_reply_cannot_be_rated(alice):
+    with pytest.raises(NothingToRate):
+        rate(make_turn(alice, state="streaming"), value=1)
+
+
+def test_a_turn_that_was_not_recorded_cannot_be_rated(alice):
+    turn = make_turn(alice)
+    turn.recorded = False
+    with pytest.raises(NotRecorded):
+        rate(turn, value=1)
+
+
+GREEDY = {"sampling": {"temperature": 0.0}, "logprobs": None}
+
+
+@pytest.mark.parametrize(
+    ("values", "changes", "reason"),
+    [
+        ({}, {"value": 1}, ""),
+        ({"asked": "base"}, {"value": 1}, "base_requested"),
+        ({"asked": "agent@v1"}, {"value": 1}, "base_requested"),
+        ({"turn_type": "side"}, {"value": 1}, "side_turn"),
+        ({"fallback": "v1 could not be loaded"}, {"value": 1}, "fallback"),
+        ({"logprobs": None}, {"value": 1}, "no_logprobs"),
+        ({"logprobs": [-0.5]}, {"value": 1}, "no_logprobs"),
+        ({"state": "interrupted"}, {"value": 1}, "no_logprobs"),
+        ({"prompt_ids": [1] * 1023}, {"value": 1}, "too_long"),
+        ({"prompt_ids": [1] * 1022}, {"value": 1}, ""),
+        (GREEDY, {"value": 1}, "greedy"),
+        (GREEDY, {"value": -1, "reasons": ["too_long"]}, ""),
+        ({"state": "stopped"}, {"value": 1}, ""),
+        ({}, {"comment": "hm"}, "no_signal"),
+    ],
+)
+def test_what_does_not_train_says_why(alice, values, changes, reason):
+    said = rate(make_turn(alice, **values), **changes)
+    assert (said["state"], said["drop_reason"]) == (
+        ("not_used", reason) if reason else ("counted", None)
+    )
+
+
+def test_top_p_below_one_has_no_behaviour_logprobs_and_needs_a_hint(alice):
+    turn = make_turn(alice, params=SamplingParams(top_p=0.9), logprobs=None)
+    assert rate(turn, value=1)["drop_reason"] == "greedy"
+
+
+@pytest.mark.parametrize("consent", [Consent.KEEP, Consent.NOTHING])
+def test_without_consent_nothing_trains(alice, consent):
+    turn = make_turn(alice)
+    alice.consent = consent
+    alice.save()
+    assert rate(turn_of(alice, turn.public_id), value=1)["drop_reason"] == "consent"
+
+
+def test_a_locked_chat_does_not_train(alice):
+    turn = make_turn(alice)
+    turn.session.locked = True
+    turn.session.save()
+    assert rate(turn, value=1)["drop_reason"] == "consent"
+
+
+def test_nothing_is_held_back_before_the_first_version(alice):
+    for _ in range(10):
+        up(make_turn(alice))
+    assert not TrainingSample.objects.filter(held_back=True).exists()
+
+
+def test_then_every_fifth_is_held_back_in_a_window_of_eight(alice):
+    make_adapter(alice, 1, "live")
+    for _ in range(50):
+        down(make_turn(alice, version=1))
+    held = list(TrainingSample.objects.filter(held_back=True).values_list("id", flat=True))
+    first = TrainingSample.objects.order_by("id")[0].pk
+    assert held == [first + place - 1 for place in range(15, 51, 5)]
+    released = TrainingSample.objects.get(pk=first + 4)
+    assert receipt(released.turn)["state"] == "counted"
+    assert receipt(TrainingSample.objects.get(pk=held[0]).turn)["state"] == "held_back"

@@ -1,0 +1,214 @@
+"""Versions: exactly one per job, at most one live, and the way back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from django.db import IntegrityError, transaction
+
+from clawweb import deployment
+from clawweb.config import config
+from clawweb.models import AdapterState, AdapterVersion, JobState, TrainingJob
+from clawweb.selectors.learning import adapter_json, live_adapter, policy_of, receipt
+from clawweb.services import jobs, versions
+from clawweb.services.errors import CannotPromote, LeaseLost, NothingToRollBack
+from tests.factories import claimed_job, make_adapter, make_turn, rated
+from training.gate import Measure
+
+pytestmark = pytest.mark.django_db
+
+FINE = Measure(measure="length", value=20.0, limit=3.0, ok=True, text="20 tokens")
+
+
+def registered(user, *, accepted=True, differs=True):
+    """A job with its version's row and folder, as training leaves them."""
+    job = claimed_job(user)
+    version = versions.next_version(user)
+    path = versions.folder_for(user, version, job.attempt)
+    folder = config().var / path
+    folder.mkdir(parents=True, exist_ok=True)
+    adapter = versions.register(
+        job,
+        version=version,
+        path=path,
+        sha256="ab" * 32,
+        size_bytes=3,
+        base_hash="base",
+        measures=[FINE],
+        accepted=accepted,
+        note="" if accepted else "it repeats itself",
+    )
+    # What the scripted engine gives, as if a trainer had measured it.
+    scored = [-0.01 * (token + 1) - 0.001 * version for token in (4, 5)]
+    probe = {"prompt_ids": [1], "response_ids": [4, 5], "adapter_logprobs": scored}
+    if not differs:
+        probe["adapter_logprobs"] = [-9.0, -9.0]
+    Path(f"{folder}.probe.json").write_text(json.dumps(probe))
+    return job, adapter
+
+
+def hand_over(job):
+    jobs.advance(job, state=JobState.DEPLOYING, lease_token="", lease_until=None)
+
+
+def test_a_job_registers_one_version_with_its_gate_results(alice):
+    rated(alice, 1)
+    job, adapter = registered(alice)
+    assert adapter.name.endswith(f"-u{alice.pk}-v1-abababab")
+    gate = adapter_json(adapter)["gate"]
+    assert gate == [
+        {"measure": "length", "value": 20.0, "limit": 3.0, "ok": True, "text": "20 tokens"}
+    ]
+    with pytest.raises(LeaseLost):
+        versions.register(
+            job, version=2, path=Path("x"), sha256="cd" * 32, size_bytes=1, base_hash="",
+            measures=[], accepted=True, note="",
+        )  # fmt: skip
+    assert AdapterVersion.objects.count() == 1
+
+
+def test_the_database_allows_one_live_version_per_user(alice):
+    make_adapter(alice, 1, AdapterState.LIVE)
+    with pytest.raises(IntegrityError), transaction.atomic():
+        make_adapter(alice, 2, AdapterState.LIVE)
+
+
+def test_deploying_moves_live_and_the_samples_are_learned(alice, engine):
+    turns = rated(alice, 1)
+    job, adapter = registered(alice)
+    hand_over(job)
+    deployment.deploy(job.public_id)
+    assert live_adapter(alice) == adapter
+    assert TrainingJob.objects.get().state == JobState.DEPLOYED
+    assert receipt(turns[0])["text"] == "learned in v1"
+
+
+def test_deploying_twice_does_nothing_the_second_time(alice, engine):
+    rated(alice, 1)
+    job, adapter = registered(alice)
+    hand_over(job)
+    deployment.deploy(job.public_id)
+    deployment.deploy(job.public_id)
+    assert live_adapter(alice) == adapter
+    assert adapter.replaced is None
+
+
+def test_a_version_that_the_server_sees_otherwise_than_the_trainer_does_not_go_live(alice, engine):
+    make_adapter(alice, 1, AdapterState.LIVE)
+    turns = rated(alice, 1)
+    job, adapter = registered(alice, differs=False)
+    hand_over(job)
+    deployment.deploy(job.public_id)
+    adapter.refresh_from_db()
+    job.refresh_from_db()
+    assert live_adapter(alice).version == 1
+    assert (adapter.state, job.state) == (AdapterState.REFUSED, JobState.FAILED)
+    assert "disagree" in job.reason
+    assert receipt(turns[0])["state"] == "counted"
+
+
+def test_a_version_whose_files_are_gone_does_not_go_live(alice, engine):
+    rated(alice, 1)
+    job, adapter = registered(alice)
+    (config().var / adapter.path).rmdir()
+    hand_over(job)
+    deployment.deploy(job.public_id)
+    job.refresh_from_db()
+    assert (live_adapter(alice), job.state) == (None, JobState.FAILED)
+
+
+def test_an_engine_that_is_down_leaves_the_job_waiting(alice, engine, monkeypatch):
+    from rollouts.errors import EngineUnavailable
+
+    async def down(policy):
+        raise EngineUnavailable("no answer")
+
+    monkeypatch.setattr(engine, "load", down)
+    rated(alice, 1)
+    job, adapter = registered(alice)
+    hand_over(job)
+    deployment.deploy(job.public_id)
+    job.refresh_from_db()
+    adapter.refresh_from_db()
+    assert (job.state, adapter.state) == (JobState.DEPLOYING, AdapterState.CANDIDATE)
+    assert versions.jobs_to_deploy() == [job]
+    monkeypatch.undo()
+
+
+def test_rollback_goes_to_the_version_before_and_finally_to_base(alice, engine):
+    first = make_adapter(alice, 1)
+    second = make_adapter(alice, 2)
+    versions.go_live(first, over=None, why="")
+    versions.go_live(second, over=first, why="")
+    assert versions.rollback(alice) == first
+    assert live_adapter(alice) == first
+    second.refresh_from_db()
+    assert second.rolled_back_at is not None
+    assert versions.rollback(alice) is None
+    assert live_adapter(alice) is None
+    with pytest.raises(NothingToRollBack):
+        versions.rollback(alice)
+
+
+def test_promoting_an_older_version_and_rolling_back_returns_to_the_newer(alice, engine):
+    first, second = make_adapter(alice, 1), make_adapter(alice, 2)
+    versions.go_live(second, over=None, why="")
+    versions.promote(user=alice, adapter=first)
+    assert live_adapter(alice) == first
+    assert versions.rollback(alice) == second
+
+
+@pytest.mark.parametrize(
+    "state", [AdapterState.REFUSED, AdapterState.CANDIDATE, AdapterState.ERASED]
+)
+def test_only_a_version_that_passed_can_be_promoted(alice, engine, state):
+    with pytest.raises(CannotPromote, match=state):
+        versions.promote(user=alice, adapter=make_adapter(alice, 1, state))
+
+
+def test_live_moves_by_compare_and_swap(alice):
+    first, second, third = (make_adapter(alice, n) for n in (1, 2, 3))
+    versions.go_live(first, over=None, why="")
+    versions.go_live(second, over=first, why="")
+    with pytest.raises(CannotPromote):
+        versions.go_live(third, over=first, why="")
+    assert live_adapter(alice) == second
+
+
+def test_reconcile_loads_what_is_live_and_unloads_what_has_drained(alice, engine):
+    import asyncio
+
+    from clawweb.engine import install_id
+    from rollouts.types import Policy
+
+    ours = f"{install_id()}-u1-v1-00000000"
+    asyncio.run(engine.load(Policy(adapter=ours, path="/gone")))
+    asyncio.run(engine.load(Policy(adapter="somebody-elses", path="/x")))
+    live = make_adapter(alice, 2, AdapterState.LIVE)
+    versions.reconcile()
+    assert engine._adapters == {"somebody-elses": "/x", live.name: policy_of(live).path}
+
+
+def test_an_adapter_that_still_writes_a_reply_is_not_unloaded(alice, engine):
+    import asyncio
+
+    from clawweb.engine import install_id
+
+    old = make_adapter(alice, 1, name=f"{install_id()}-u{alice.pk}-v1-11111111")
+    asyncio.run(engine.load(policy_of(old)))
+    make_turn(alice, state="streaming", adapter_name=old.name)
+    versions.reconcile()
+    assert old.name in engine._adapters
+
+
+def test_old_files_are_deleted_only_when_nothing_needs_them(alice, engine):
+    rows = [make_adapter(alice, n) for n in range(1, 9)]
+    rows[0].pinned = True
+    rows[0].save()
+    versions.go_live(rows[1], over=None, why="")
+    versions.prune()
+    kept = [row.version for row in rows if (config().var / row.path).exists()]
+    assert kept == [1, 2, 4, 5, 6, 7, 8]
+    assert AdapterVersion.objects.get(version=3).state == AdapterState.ERASED

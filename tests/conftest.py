@@ -1,0 +1,81 @@
+"""The cast and the stage: Alice and Bob, a scripted engine, a real Valkey, the whole stack."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clawweb.config import config
+from tests.realstack import stack as stack  # the fixture
+
+
+@pytest.fixture(scope="session", autouse=True)
+def model_folder() -> Path:
+    """A folder with a template, control strings and weights to hash: all the web side reads."""
+    folder = config().model_folder
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    tokens = [
+        {"content": "<|im_start|>", "special": True},
+        {"content": "<|im_end|>", "special": True},
+    ]
+    (folder / "tokenizer.json").write_text(json.dumps({"added_tokens": tokens}))
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def valkey_server() -> Iterator[Path]:
+    """The real server, on its socket under the unit tests' data folder."""
+    from clawweb.stack.parts import run_folder, valkey
+
+    run_folder(config()).mkdir(parents=True, exist_ok=True)
+    process = subprocess.Popen(valkey(config()).command, stdout=subprocess.DEVNULL)
+    path = run_folder(config()) / "valkey.sock"
+    deadline = time.monotonic() + 20
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    yield path
+    process.terminate()
+    process.wait(10)
+
+
+@pytest.fixture
+def alice(db: None) -> Any:
+    from clawweb.models import User
+
+    return User.objects.create_user("alice")
+
+
+@pytest.fixture
+def bob(db: None) -> Any:
+    from clawweb.models import User
+
+    return User.objects.create_user("bob")
+
+
+@pytest.fixture
+def admin(db: None) -> Any:
+    from clawweb.models import User
+
+    return User.objects.create_superuser("root")
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The scripted engine in the place of the served one."""
+    from clawweb import engine as rooms
+    from rollouts.config import EngineConfig
+    from rollouts.engines import build_engine
+
+    scripted = build_engine(EngineConfig(kind="scripted"))
+    rooms.get_engine.cache_clear()
+    monkeypatch.setattr(rooms, "build_engine", lambda _: scripted)
+    yield scripted
+    rooms.get_engine.cache_clear()

@@ -1,0 +1,97 @@
+"""Rows as the product makes them, in one call each."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from django.utils import timezone
+
+from clawweb.engine import base_hash, current_template_hash
+from clawweb.models import (
+    AdapterState,
+    AdapterVersion,
+    TrainingJob,
+    Turn,
+    TurnState,
+    User,
+)
+from clawweb.services import chat, feedback, jobs
+from rollouts.types import Message, SamplingParams
+
+_count = itertools.count(1)
+
+
+def make_turn(user: User, text: str = "", **values: Any) -> Turn:
+    """A finished reply of the user's own agent, sampled plainly, as a generator leaves it."""
+    session = values.pop("session", None) or chat.open_session(user=user)
+    turn = chat.open_turn(
+        session=session,
+        parent=values.pop("parent", None),
+        messages=[Message(role="user", content=text or f"question {next(_count)}")],
+        params=values.pop("params", SamplingParams()),
+        asked=values.pop("asked", "agent"),
+        turn_type=values.pop("turn_type", "main"),
+        source=values.pop("source", "ui"),
+    )
+    reply = values.pop("reply", "a reply")
+    row: dict[str, Any] = {
+        "state": TurnState.COMPLETE,
+        "reply": reply,
+        "prompt_ids": [1, 2, 3],
+        "response_ids": [4, 5],
+        "logprobs": [-0.5, -0.25],
+        "template_hash": current_template_hash(),
+        "finished_at": timezone.now(),
+        **values,
+    }
+    Turn.objects.filter(pk=turn.pk).update(**row)
+    turn = Turn.objects.select_related("session__user").get(pk=turn.pk)
+    turn.history_hash = chat._history_after(turn, reply)
+    turn.save(update_fields=["history_hash"])
+    return turn
+
+
+def down(turn: Turn, reason: str = "too_long") -> None:
+    feedback.rate_turn(
+        turn=turn, author=turn.session.user, changes={"value": -1, "reasons": [reason]}
+    )
+
+
+def up(turn: Turn) -> None:
+    feedback.rate_turn(turn=turn, author=turn.session.user, changes={"value": 1})
+
+
+def rated(user: User, count: int) -> list[Turn]:
+    turns = [make_turn(user) for _ in range(count)]
+    for turn in turns:
+        down(turn)
+    return turns
+
+
+def make_adapter(
+    user: User, version: int, state: str = AdapterState.STANDBY, **values: Any
+) -> AdapterVersion:
+    """The row of a version that passed the gate; its folder is made, its files are not."""
+    from clawweb.config import config
+
+    path = f"adapters/u{user.pk}/v{version}.1"
+    (config().var / path).mkdir(parents=True, exist_ok=True)
+    row: dict[str, Any] = {
+        "name": f"abcdefab-u{user.pk}-v{version}-{version:08x}",
+        "path": path,
+        "sha256": f"{version:064x}",
+        "size_bytes": 1,
+        "rank": 8,
+        "base_hash": base_hash(),
+        "live_at": timezone.now(),
+        **values,
+    }
+    return AdapterVersion.objects.create(user=user, version=version, state=state, **row)
+
+
+def claimed_job(user: User) -> TrainingJob:
+    queued = jobs.queue_job(user=user)
+    job = jobs.claim_job(queued.public_id)
+    assert job is not None
+    return job
