@@ -33,6 +33,7 @@ class TrainConfig:
     batch_size: int = 8  # replies per optimizer step; DESIGN 7
     max_steps: int = 4  # of a job of one batch: one on rated replies, the rest on re-answers
     train_seconds: float = 90.0  # no further step is begun that would end later
+    kl_full_step: float = 0.1  # nats; below it the learning rate shrinks with the KL under hints
     kl_stop: float = 0.01  # nats per token under the hints: learned, so stop
     micro_batch_tokens: int = 512  # padded tokens held at once; bounds memory
     max_tokens: int = 1024  # prompt plus reply; longer samples are dropped as too_long
@@ -41,7 +42,7 @@ class TrainConfig:
     # Distillation
     forward_share: float = 0.0  # weight of KL(teacher || policy) beside KL(policy || teacher)
     hint_effect_min: float = 0.002  # nats per token a hint must move the base, else hint_no_effect
-    rated_tokens: int = 96  # of each rated reply only the first so many train; bounds time
+    rated_tokens: int = 64  # of each rated reply only the first so many train; bounds time
     reanswer_tokens: int = 48  # longest re-answer; bounds time; docs/LOG.md, Recipe tuning
     reanswer_temperature: float = 0.7  # as the replies themselves are sampled; DESIGN 7
 
@@ -57,11 +58,12 @@ class TrainConfig:
     negative_cap: float = 0.5  # largest push away; raw -1 wrecks fluency (DESIGN 7)
 
     # The gate (DECISIONS 16)
-    gate_tokens: int = 64  # longest gate reply
+    gate_tokens: int = 48  # longest gate reply
     gate_temperature: float = 0.7  # of gate replies, as served
     gate_drift_margin: float = 0.05  # nats per token above the hinted base's own drift
     gate_preference_margin: float = 0.05  # nats per token liked replies may lose to disliked
     gate_cut_margin: float = 0.1  # more replies that never end than the parent's
+    gate_chance: float = 1.64  # standard errors that chance may add to that share; one-sided 5 %
     gate_empty_max: float = 0.02  # share of empty replies
     gate_length_min: float = 3.0  # tokens of the median reply
     gate_repeat_margin: float = 0.15  # more repeated 4-grams than the parent's
@@ -118,8 +120,49 @@ _POSITIVE = (
     "sigma_floor", "positive_cap", "negative_cap", "gate_tokens", "gate_temperature",
 )  # fmt: skip
 _NOT_NEGATIVE = (
-    "seed", "weight_decay", "kl_stop", "max_version_age", "hint_effect_min", "reward_weight",
+    "seed", "weight_decay", "kl_stop", "kl_full_step", "max_version_age", "hint_effect_min",
+    "reward_weight", "anchor_weight", "clip_high", "gate_drift_margin", "gate_preference_margin",
+    "gate_cut_margin", "gate_chance", "gate_length_min", "gate_repeat_margin",
+)  # fmt: skip
+_SHARES:
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must lie between 0 and 1")
+
+    def to_json(self) -> str:
+        """The fields as one JSON object, keys sorted."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> TrainConfig:
+        """The inverse of to_json. Unknown fields and wrong types raise ValueError."""
+        fields = json.loads(text)
+        if not isinstance(fields, dict):
+            raise ValueError("a TrainConfig is a JSON object")
+        types = {field.name: str(field.type) for field in dataclasses.fields(cls)}
+        for name, value in fields.items():
+            if name not in types:
+                raise ValueError(f"TrainConfig has no field {name!r}")
+            if not _fits(value, types[name]):
+                raise ValueError(f"{name} must be {types[name]}, not {value!r}")
+        return cls(**fields)
+
+
+def _fits(value: object, kind: str) -> bool:
+    if isinstance(value, bool):
+        return False
+    if kind == "float":
+        return isinstance(value, (int, float))
+    return isinstance(value, {"int": int, "str": str}[kind])
+
+
+_POSITIVE = (
+    "alpha", "lr", "batch_size", "max_steps", "train_seconds", "micro_batch_tokens", "max_tokens",
+    "grad_clip", "rated_tokens", "reanswer_tokens", "reanswer_temperature", "importance_cap",
+    "sigma_floor", "positive_cap", "negative_cap", "gate_tokens", "gate_temperature",
+)  # fmt: skip
+_NOT_NEGATIVE = (
+    "seed", "weight_decay", "kl_stop", "kl_full_step", "max_version_age", "hint_effect_min", "reward_weight",
     "anchor_weight", "clip_high", "gate_drift_margin", "gate_preference_margin",
-    "gate_cut_margin", "gate_length_min", "gate_repeat_margin",
+    "gate_cut_margin", "gate_chance", "gate_length_min", "gate_repeat_margin",
 )  # fmt: skip
 _SHARES = ("beta1", "beta2", "forward_share", "clip_low", "baseline_rate", "gate_empty_max")

@@ -26,6 +26,8 @@ from training.sampling import sample_replies
 from training.step import StepSums, group_backward
 from training.types import RATED, REANSWER, StepMetrics, TrainResult
 
+EFFECT_TOKENS = 32  # first tokens of a reply on which a hint must show that it moves the base
+
 
 def train(
     base: Base,
@@ -112,17 +114,16 @@ def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> lis
         lengths = [len(item.response_ids) for item in group]
         with torch.no_grad(), run.model.disable_adapter():
             plain_NH = response_hidden(
-                run.base, run.model, [(i.prompt_ids, i.response_ids) for i in group]
+                run.base, run.model, [(i.prompt_ids, i.response_ids[:EFFECT_TOKENS]) for i in group]
             )
             teacher_NH = response_hidden(
                 run.base, run.model, [(i.teacher_prompt_ids, i.response_ids) for i in group]
             )
-        moved_N = kl_between(run.base, teacher_NH, plain_NH)
-        parts = zip(
-            group, torch.split(moved_N, lengths), torch.split(teacher_NH, lengths), strict=True
-        )
-        for item, moved_T, teacher_TH in parts:
+        teachers = torch.split(teacher_NH, lengths)
+        plains = torch.split(plain_NH, [min(length, EFFECT_TOKENS) for length in lengths])
+        for item, teacher_TH, plain_TH in zip(group, teachers, plains, strict=True):
             run.teacher_hidden[item.sample_id, item.response_ids] = teacher_TH
+            moved_T = kl_between(run.base, teacher_TH[:EFFECT_TOKENS], plain_TH)
             if float(moved_T.mean()) < run.config.hint_effect_min:
                 idle.add(item.sample_id)
     dropped.update(dict.fromkeys(idle, HINT_NO_EFFECT))
@@ -184,13 +185,15 @@ def _step(run: _Run, items: Sequence[Item], *, phase: str, began: float) -> floa
     if not math.isfinite(grad_norm) or not math.isfinite(sums.loss):
         run.optimizer.zero_grad()
         raise Diverged(f"step {run.step + 1}: loss {sums.loss}, gradient norm {grad_norm}")
+    kl = sums.kl / sums.hinted_tokens if sums.hinted_tokens else None
+    share = step_share(kl, kl_full_step=run.config.kl_full_step)
+    run.optimizer.param_groups[0]["lr"] = run.config.lr * share
     run.optimizer.step()
     run.optimizer.zero_grad()
     run.step += 1
     seconds = run.clock() - began
     run.longest_step = max(run.longest_step, seconds)
     rewards = [item.reward for item in items if item.reward is not None]
-    kl = sums.kl / sums.hinted_tokens if sums.hinted_tokens else None
     run.on_step(
         StepMetrics(
             step=run.step,
@@ -205,6 +208,17 @@ def _step(run: _Run, items: Sequence[Item], *, phase: str, began: float) -> floa
         )
     )
     return kl
+
+
+def step_share(kl: float | None, *, kl_full_step: float) -> float:
+    """min(1, KL / KL_full): how much of the learning rate a step uses; all of it without hints.
+
+    Adam normalises the gradient, so near the target its steps would be as long as far from it,
+    and mostly noise: the version would walk about and drift.
+    """
+    if kl is None or kl_full_step == 0:
+        return 1.0
+    return min(1.0, kl / kl_full_step)
 
 
 def _teacher_hidden(run: _Run, group: Sequence[Item]) -> Tensor:

@@ -24,6 +24,7 @@ from training.gate import (
     measure,
     neutral_prompts,
     repeated_share,
+    warm,
 )
 from training.sampling import Reply, sample_replies
 
@@ -171,27 +172,51 @@ def test_figures_by_hand() -> None:
     assert figures.repeats == pytest.approx(1 / 6)
 
 
-FINE = ReplyFigures(empty=0.0, cut=0.2, length=20.0, repeats=0.05)
+FINE = ReplyFigures(empty=0.0, cut=0.2, length=20.0, repeats=0.05, count=10)
 
 
 @pytest.mark.parametrize(
     ("own", "failing"),
     [
         (FINE, set()),
-        (ReplyFigures(empty=0.02, cut=0.3, length=3.0, repeats=0.2), set()),  # at the limits
-        (ReplyFigures(empty=0.03, cut=0.2, length=20.0, repeats=0.05), {"empty"}),
-        (ReplyFigures(empty=0.0, cut=0.31, length=20.0, repeats=0.05), {"cut_off"}),
-        (ReplyFigures(empty=0.0, cut=0.2, length=2.5, repeats=0.05), {"length"}),
-        (ReplyFigures(empty=0.0, cut=0.2, length=20.0, repeats=0.21), {"repetition"}),
         (
-            ReplyFigures(empty=1.0, cut=0.0, length=1.0, repeats=0.0),
+            ReplyFigures(empty=0.02, cut=0.3, length=3.0, repeats=0.2, count=10),
+            set(),
+        ),  # at the limits
+        (ReplyFigures(empty=0.03, cut=0.2, length=20.0, repeats=0.05, count=10), {"empty"}),
+        (ReplyFigures(empty=0.0, cut=0.31, length=20.0, repeats=0.05, count=10), {"cut_off"}),
+        (ReplyFigures(empty=0.0, cut=0.2, length=2.5, repeats=0.05, count=10), {"length"}),
+        (ReplyFigures(empty=0.0, cut=0.2, length=20.0, repeats=0.21, count=10), {"repetition"}),
+        (
+            ReplyFigures(empty=1.0, cut=0.0, length=1.0, repeats=0.0, count=10),
             {"empty", "length"},
         ),
     ],
 )
 def test_replies_are_judged_against_the_parents(own: ReplyFigures, failing: set[str]) -> None:
-    measures = _reply_measures(own, FINE, TrainConfig())
+    measures = _reply_measures(own, FINE, TrainConfig(gate_chance=0.0))
     assert {m.measure for m in measures if m.ok is False} == failing
+
+
+def test_the_cut_off_limit_allows_for_chance_in_few_replies() -> None:
+    own = ReplyFigures(empty=0.0, cut=0.4, length=20.0, repeats=0.0, count=10)
+    # pooled (0.4 + 0.2) / 2 = 0.3; 2 sqrt(0.3 * 0.7 * (1/10 + 1/10)) = 0.409878
+    found = by_name(_reply_measures(own, FINE, TrainConfig(gate_chance=2.0)))["cut_off"]
+    assert found.limit == pytest.approx(0.2 + 0.1 + 0.409878, rel=1e-5)
+    assert found.ok is True
+
+
+def test_warming_up_does_the_bases_share_and_leaves_no_adapter(
+    base: Base, config: TrainConfig
+) -> None:
+    warm(base, PROMPTS, config)
+    known = set(base.cache)
+    model = attach(base, config, None)
+    shake(model)
+    gate(base, model, config)
+    detach(base, model)
+    added = [key[0] for key in set(base.cache) - known if isinstance(key, tuple)]
+    assert added == ["figures"]  # the candidate's own replies
 
 
 def test_a_decision_lists_each_failure_and_ignores_what_was_not_measured() -> None:

@@ -24,7 +24,7 @@ from training.forward import kl_between, response_hidden, response_logprobs
 from training.optimizer import load_optimizer, make_optimizer, save_optimizer
 from training.prepare import prepare
 from training.step import group_backward
-from training.trainer import chosen_for_reanswer, train
+from training.trainer import chosen_for_reanswer, step_share, train
 from training.types import StepMetrics, TrainResult
 
 
@@ -223,6 +223,24 @@ def test_no_step_is_begun_that_would_end_too_late(
     now = iter(range(0, 10_000, 20))  # each look at the clock takes 20 s
     result, _ = job(base, model, samples(base), config, clock=lambda: float(next(now)))
     assert (result.stopped, result.steps) == ("time", 2)
+
+
+@pytest.mark.parametrize(
+    ("kl", "full", "share"),
+    [(0.2, 0.1, 1.0), (0.1, 0.1, 1.0), (0.025, 0.1, 0.25), (None, 0.1, 1.0), (0.01, 0.0, 1.0)],
+)
+def test_steps_shrink_with_what_is_left_to_learn(
+    kl: float | None, full: float, share: float
+) -> None:
+    assert step_share(kl, kl_full_step=full) == pytest.approx(share)
+
+
+def test_a_jobs_last_step_used_the_shrunk_learning_rate(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    result, steps = job(base, model, samples(base), dataclasses.replace(config, kl_full_step=100.0))
+    assert steps[-1].kl is not None
+    assert result.optimizer.param_groups[0]["lr"] == pytest.approx(config.lr * steps[-1].kl / 100)
 
 
 class Cancelled(Exception):
