@@ -124,45 +124,4 @@ _NOT_NEGATIVE = (
     "reward_weight", "anchor_weight", "clip_high", "gate_drift_margin", "gate_preference_margin",
     "gate_cut_margin", "gate_chance", "gate_length_min", "gate_repeat_margin",
 )  # fmt: skip
-_SHARES:
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie between 0 and 1")
-
-    def to_json(self) -> str:
-        """The fields as one JSON object, keys sorted."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> TrainConfig:
-        """The inverse of to_json. Unknown fields and wrong types raise ValueError."""
-        fields = json.loads(text)
-        if not isinstance(fields, dict):
-            raise ValueError("a TrainConfig is a JSON object")
-        types = {field.name: str(field.type) for field in dataclasses.fields(cls)}
-        for name, value in fields.items():
-            if name not in types:
-                raise ValueError(f"TrainConfig has no field {name!r}")
-            if not _fits(value, types[name]):
-                raise ValueError(f"{name} must be {types[name]}, not {value!r}")
-        return cls(**fields)
-
-
-def _fits(value: object, kind: str) -> bool:
-    if isinstance(value, bool):
-        return False
-    if kind == "float":
-        return isinstance(value, (int, float))
-    return isinstance(value, {"int": int, "str": str}[kind])
-
-
-_POSITIVE = (
-    "alpha", "lr", "batch_size", "max_steps", "train_seconds", "micro_batch_tokens", "max_tokens",
-    "grad_clip", "rated_tokens", "reanswer_tokens", "reanswer_temperature", "importance_cap",
-    "sigma_floor", "positive_cap", "negative_cap", "gate_tokens", "gate_temperature",
-)  # fmt: skip
-_NOT_NEGATIVE = (
-    "seed", "weight_decay", "kl_stop", "kl_full_step", "max_version_age", "hint_effect_min", "reward_weight",
-    "anchor_weight", "clip_high", "gate_drift_margin", "gate_preference_margin",
-    "gate_cut_margin", "gate_chance", "gate_length_min", "gate_repeat_margin",
-)  # fmt: skip
 _SHARES = ("beta1", "beta2", "forward_share", "clip_low", "baseline_rate", "gate_empty_max")
