@@ -1,0 +1,219 @@
+"""What the documents say is there: settings, formulas, files, links, commands, states."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from django.core.management import get_commands
+
+from clawweb.config import ROOT, Config
+from clawweb.models import AdapterState, JobState, SampleState, TurnState
+from training.config import TrainConfig
+
+MAPPED = ("clawweb/", "rollouts/", "training/")
+MOST_WORDS = 6
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"^```\w*\n(.*?)^```|`([^`\n]+)`", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def listed(*folders: str) -> list[str]:
+    """What git tracks, under these folders."""
+    command = ["git", "ls-files", "--", *folders]
+    listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [name for name in listing.splitlines() if (ROOT / name).exists()]
+
+
+def documents() -> list[Path]:
+    return [ROOT / name for name in listed() if name.endswith(".md")]
+
+
+def text_of(name: str) -> str:
+    path = ROOT / name
+    assert path.exists(), f"{name} is missing"
+    return path.read_text(encoding="utf-8")
+
+
+def headings(text: str) -> set[str]:
+    return set(re.findall(r"^#+ +(.+?) *$", FENCE.sub("", text), re.MULTILINE))
+
+
+def anchor(heading: str) -> str:
+    """As GitHub names it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def code_in(text: str) -> list[str]:
+    """Lines of fenced blocks, and what stands between backticks."""
+    parts = [fenced or inline for fenced, inline in CODE.findall(text)]
+    return [line.strip() for part in parts for line in part.splitlines()]
+
+
+def public_functions(name: str) -> list[str]:
+    tree = ast.parse(text_of(name))
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return [function for function in names if not function.startswith("_")]
+
+
+def defined_in(path: Path) -> set[str]:
+    """Names of a module's functions, classes, methods (`Class.method`) and constants."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            members = [part for part in node.body if hasattr(part, "name")]
+            found |= {f"{node.name}.{member.name}" for member in members}
+        if isinstance(node, ast.Assign):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return found
+
+
+# R12: what can be set, and what is computed, is written down
+
+
+@pytest.mark.parametrize("field", sorted(Config.model_fields))
+def test_every_setting_has_a_heading(field: str) -> None:
+    assert f"CLAWWEB_{field.upper()}" in headings(text_of("docs/operations.md"))
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_setting_that_is_named_exists(document: Path) -> None:
+    named = set(re.findall(r"CLAWWEB_([A-Z][A-Z0-9_]*[A-Z0-9])", document.read_text("utf-8")))
+    assert {name.lower() for name in named} <= set(Config.model_fields)
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(TrainConfig)])
+def test_every_hyperparameter_is_named(field: str) -> None:
+    assert re.search(rf"\b{field}\b", text_of("docs/algorithms.md"))
+
+
+@pytest.mark.parametrize("module", ["training/advantages.py", "training/losses.py"])
+def test_every_formula_is_named(module: str) -> None:
+    names = public_functions(module)
+    assert names
+    text = text_of("docs/algorithms.md")
+    assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []
+
+
+# The map in the README
+
+
+def readme_map() -> dict[str, str]:
+    """Path to description, from the block of the README that lists the tree."""
+    blocks = [fenced for fenced, _ in CODE.findall(text_of("README.md"))]
+    block = next((block for block in blocks if block.startswith("rollouts/")), "")
+    found: dict[str, str] = {}
+    top = ""
+    for line in block.splitlines():
+        path, _, words = line.strip().partition("  ")
+        if not line.startswith(" "):
+            top = path
+        elif path:
+            found[top + path] = words.strip()
+    return found
+
+
+def test_the_readme_maps_every_file() -> None:
+    """A folder's own line stands for its migrations; empty `__init__.py` files need none."""
+    files = {
+        name
+        for name in listed(*MAPPED)
+        if not name.startswith("clawweb/migrations/") and not name.endswith("__init__.py")
+    }
+    mapped = {name for name in readme_map() if not name.endswith("/")}
+    assert mapped - files == set(), "on the map and not in the tree"
+    assert files - mapped == set(), "in the tree and not on the map"
+
+
+def test_the_map_is_terse() -> None:
+    wordy = {name: words for name, words in readme_map().items() if len(words.split()) > MOST_WORDS}
+    silent = [name for name, words in readme_map().items() if not words]
+    assert (wordy, silent) == ({}, [])
+
+
+@pytest.mark.parametrize(("name", "longest"), [("README.md", 150), ("ARCHITECTURE.md", 200)])
+def test_the_first_documents_stay_short(name: str, longest: int) -> None:
+    assert len(text_of(name).splitlines()) <= longest
+
+
+# What documents point at
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    text = FENCE.sub("", document.read_text(encoding="utf-8"))
+    for target in LINK.findall(text):
+        if re.match(r"[a-z]+:", target):
+            continue  # the web's own
+        name, _, place = target.partition("#")
+        path = (document.parent / name).resolve() if name else document
+        assert path.exists(), f"{document.name} links to {target}"
+        if place:
+            anchors = {anchor(heading) for heading in headings(path.read_text(encoding="utf-8"))}
+            assert place in anchors, f"{document.name} links to {target}"
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_paths_and_names_of_code_exist(document: Path) -> None:
+    """`folder/file.py` is there, and so is a name that follows it: `folder/file.py` `name`."""
+    text = FENCE.sub("", document.read_text(encoding="utf-8"))
+    folders = "clawweb|rollouts|training|tests|docs|bench|requirements|static|templates"
+    for path in re.findall(rf"`((?:{folders})/[\w./-]*)`", text):
+        assert (ROOT / path).exists(), f"{document.name} names {path}"
+    for path, name in re.findall(r"`([\w/]+\.py)` `([A-Za-z_][\w.]*)(?:\(\))?`", text):
+        assert name in defined_in(ROOT / path), f"{document.name} names {name} of {path}"
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z][a-z-]*):", text_of("Makefile"), re.MULTILINE))
+
+
+def target_of(command: str) -> str | None:
+    """The target in a `make` command line; None for `make` alone."""
+    words = iter(command.split()[1:])
+    for word in words:
+        if word == "-C":
+            next(words, None)
+        elif re.fullmatch(r"[a-z][a-z-]*", word):
+            return word
+        elif "=" not in word:
+            return None
+    return None
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_exist(document: Path) -> None:
+    for line in code_in(document.read_text(encoding="utf-8")):
+        if re.match(r"make\b", line):
+            target = target_of(line)
+            assert target is None or target in make_targets(), f"{document.name}: {line}"
+        for command in re.findall(r"manage\.py ([a-z_]+)", line):
+            assert command in get_commands(), f"{document.name}: {line}"
+
+
+# Diagrams of states
+
+
+@pytest.mark.parametrize(
+    ("heading", "states"),
+    [
+        ("Turn", TurnState),
+        ("Sample", SampleState),
+        ("Job", JobState),
+        ("Adapter version", AdapterState),
+    ],
+)
+def test_state_diagrams_show_every_state(heading: str, states: type[TurnState]) -> None:
+    section = re.split(rf"^### {heading}$", text_of("ARCHITECTURE.md"), flags=re.MULTILINE)
+    assert len(section) == 2, f"ARCHITECTURE.md has no section {heading}"
+    diagram = re.search(r"```mermaid\nstateDiagram-v2\n(.*?)```", section[1], re.DOTALL)
+    assert diagram, f"{heading} has no diagram"
+    edges = re.findall(r"^ *(\S+) --> (\S+)", diagram[1], re.MULTILINE)
+    drawn = {state for edge in edges for state in edge} - {"[*]"}
+    assert drawn == set(states.values)
