@@ -46,7 +46,10 @@ def main() -> int:
         print(
             "prepare: THE BROWSER TESTS WILL BE SKIPPED. Install Chromium to run them.", flush=True
         )
-    return subprocess.run([sys.executable, "manage.py", "prepare"], check=False).returncode
+    # The tests' own model, whatever this shell's settings name.
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("CLAWWEB_")}
+    command = [sys.executable, "manage.py", "prepare"]
+    return subprocess.run(command, env=plain, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ class Stack:
 
     def restart(self, part: str) -> None:
         """Stop it in good order, start it, wait until it is ready."""
-        self.supervisor.rpc.stopProcess(full_name(part))
+        self.supervisor.call("stopProcess", full_name(part))
         self.supervisor.start(part)
         self.wait_until_ready(part)
 

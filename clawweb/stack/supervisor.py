@@ -82,11 +82,15 @@ class Supervisor:
         self.log = log_folder(config)
         self.process: subprocess.Popen[bytes] | None = None
 
-    @property
-    def rpc(self) -> Any:
-        """A new one for each call: supervisor's transport stays broken after one failure."""
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Of supervisor's XML-RPC; a connection each, for one that failed once stays broken."""
         transport = SupervisorTransport("", "", f"unix://{self.run / 'up.sock'}")
-        return xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport).supervisor
+        try:
+            proxy = xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport)
+            return getattr(proxy.supervisor, method)(*arguments)
+        finally:
+            if transport.connection:
+                transport.connection.close()
 
     def write(self) -> Path:
         """Specs hold secrets and any character: JSON files, not lines of an ini file."""
@@ -153,17 +157,17 @@ class Supervisor:
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline and self.process.poll() is None:
             with contextlib.suppress(*RPC_ERRORS):
-                self.rpc.getState()
+                self.call("getState")
                 return
             time.sleep(0.05)
         raise StackError(f"supervisord did not start: {(self.log / 'supervisord.err').read_text()}")
 
     def start(self, name: str) -> None:
-        self.rpc.startProcess(full_name(name), False)
+        self.call("startProcess", full_name(name), False)
 
     def info(self, name: str) -> dict[str, Any]:
         """supervisor's own record: statename, start, spawnerr, …"""
-        return dict(self.rpc.getProcessInfo(full_name(name)))
+        return dict(self.call("getProcessInfo", full_name(name)))
 
     @property
     def is_alive(self) -> bool:
@@ -183,7 +187,7 @@ class Supervisor:
         names = [part.name for part in self.parts if group_of(part.name) == "parts"]
         for name in names:
             with contextlib.suppress(xmlrpc.client.Fault):  # not running
-                self.rpc.stopProcess(full_name(name), False)
+                self.call("stopProcess", full_name(name), False)
         while time.monotonic() < deadline:
             states = [self.info(name)["statename"] for name in names]
             if not {"STOPPING", "RUNNING", "STARTING"} & set(states):

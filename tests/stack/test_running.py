@@ -112,7 +112,7 @@ def test_a_killed_up_takes_its_parts_with_it_and_can_be_started_again(own_stack:
 
 def test_what_a_killed_supervisord_leaves_is_ended_by_the_next_start(own_stack: Stack) -> None:
     own_stack.start("--parts", "valkey,web")
-    supervisord = own_stack.supervisor.rpc.getPID()
+    supervisord = own_stack.supervisor.call("getPID")
     os.kill(supervisord, signal.SIGKILL)
     assert own_stack.process
     assert own_stack.process.wait(20) == 1
