@@ -1,0 +1,67 @@
+"""A real Chromium beside the real stack. A page that throws or breaks its policy fails its test."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+
+from tests.prepare import chromium
+from tests.realstack import Stack
+
+LONG = 60_000  # ms; two noisy cores serve, train and draw at once
+
+Visit = Callable[..., Page]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    path = chromium()
+    if path is None:
+        pytest.skip("no Chromium on this machine; `make test` says how to get one")
+    with sync_playwright() as playwright:
+        # Root has no user namespaces to put its sandbox into.
+        sandbox = [] if os.geteuid() else ["--no-sandbox"]
+        browser = playwright.chromium.launch(executable_path=path, args=sandbox)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, stack: Stack) -> Iterator[Visit]:
+    """`visit("alice", "/chat/")`: a page of her own browser, signed in by a one-time link."""
+    contexts: list[BrowserContext] = []
+    complaints: list[str] = []
+
+    def heard(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            complaints.append(message.text)
+
+    def open_page(username: str, path: str = "/chat/") -> Page:
+        context = browser.new_context(base_url=stack.url, viewport={"width": 1280, "height": 800})
+        contexts.append(context)
+        context.set_default_timeout(LONG)
+        context.on("console", heard)
+        context.on("weberror", lambda error: complaints.append(str(error.error)))
+        page = context.new_page()
+        page.goto(sign_in_link(stack, username))
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url("**/chat/")
+        if path != "/chat/":
+            page.goto(path)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not complaints, f"the browser's console says: {complaints}"
+
+
+def sign_in_link(stack: Stack, username: str) -> str:
+    stack.key(username)  # makes the person, if need be
+    found = re.search(r"/signin/\S+", stack.manage("signinlink", username))
+    assert found, "no link in what signinlink printed"
+    return found.group()

@@ -1,0 +1,178 @@
+"""The one promise, in a browser, on the real stack: ratings become a version that answers."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Visit
+
+pytestmark = [pytest.mark.stack, pytest.mark.browser, pytest.mark.timeout(900)]
+
+FINISHED = re.compile("complete|stopped")
+REPLY = 60_000  # ms until a reply is there, while a job trains on the other core
+LEARNED = 420_000  # ms from the eighth rating to the new version
+XSS = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script> Say hi.'
+QUESTIONS = [
+    "What is rain?",
+    "Why do cats purr?",
+    "What is bread made of?",
+    "How do bees make honey?",
+    "What is a comet?",
+    "Why is the sea salty?",
+    "What does a baker do?",
+    "How do I boil an egg?",
+]
+
+
+def ask(page: Page, text: str, *, words: int = 12) -> None:
+    """Type, press Enter, read so many words of the reply, and stop what is left of it."""
+    turns = page.locator(".turn")
+    before = turns.count()
+    page.get_by_label("Your message").fill(text)
+    page.keyboard.press("Enter")
+    expect(turns).to_have_count(before + 1)
+    read(page, words)
+    if turns.last.get_attribute("data-state") == "streaming":
+        page.keyboard.press("Escape")
+    expect(turns.last).to_have_attribute("data-state", FINISHED, timeout=REPLY)
+
+
+def read(page: Page, words: int) -> str:
+    """What is there of the last reply once it has so many words, or is finished."""
+    last = page.locator(".turn").last
+    enough = re.compile(r"(\S+\s+){%d}" % words)
+    page.locator(".turn").last.locator(".reply").filter(has_text=enough).or_(
+        page.locator('.turn[data-state="complete"]:last-child')
+    ).first.wait_for(timeout=REPLY)
+    return last.locator(".reply").inner_text()
+
+
+def rate_down(page: Page, reason: str) -> None:
+    last = page.locator(".turn").last
+    last.get_by_role("button", name="Bad reply").click()
+    last.get_by_text(reason, exact=True).click()
+    last.get_by_role("button", name="Done").click()
+    expect(last.get_by_role("button", name="Bad reply")).to_have_attribute("aria-pressed", "true")
+    expect(last.locator(".receipt")).to_contain_text(re.compile("counted|in training"))
+
+
+def shown_points(page: Page) -> int:
+    return int(page.locator("#charts").get_attribute("data-points") or 0)
+
+
+def test_eight_thumbs_down_become_a_version_that_answers(visit: Visit) -> None:
+    page = visit("ada")
+    for question in QUESTIONS:
+        ask(page, question, words=40)
+        rate_down(page, "Too long")
+
+    expect(page.locator(".turn").first.locator(".version")).to_have_text("base model")
+    job = page.get_by_role("link", name=re.compile("Job 1 is"))
+    expect(job).to_be_visible(timeout=REPLY)
+    watch_the_chart_move(page, job.get_attribute("href") or "")
+
+    page.goto("/chat/")
+    expect(page.get_by_role("link", name="v1 live")).to_be_visible(timeout=LEARNED)
+    ask(page, "What is snow?")
+    expect(page.locator(".turn").last.locator(".version")).to_have_text("v1")
+    see_what_was_learned(page)
+    roll_back(page)
+
+    page.goto("/chat/")
+    ask(page, "What is fog?")
+    expect(page.locator(".turn").last.locator(".version")).to_have_text("base model")
+
+
+def watch_the_chart_move(page: Page, address: str) -> None:
+    """More points than at first, a drawn line, and the very same document."""
+    page.goto(address)
+    page.evaluate("window.sameDocument = true")
+    expect(page.locator("#charts")).to_have_attribute(
+        "data-points", re.compile(r"^[1-9]"), timeout=LEARNED
+    )
+    line = page.locator("#chart-loss .scatterlayer .point")
+    expect(line.first).to_be_attached()
+    expect(page.locator("#points-table tbody tr")).to_have_count(shown_points(page))
+    expect(page.get_by_role("heading", name="Job 1")).to_contain_text("went live", timeout=LEARNED)
+    expect(line).to_have_count(shown_points(page))
+    assert shown_points(page) >= 2
+    assert page.evaluate("window.sameDocument")
+
+
+def see_what_was_learned(page: Page) -> None:
+    """The receipts of the chat that was rated name the version."""
+    page.get_by_role("link", name=QUESTIONS[0]).click()
+    for receipt in page.locator(".receipt").all():
+        expect(receipt).to_have_text("learned in v1")
+
+
+def roll_back(page: Page) -> None:
+    page.goto("/adapters/")
+    page.get_by_role("button", name="Roll back").click()
+    expect(page.get_by_text("The base model answers now.")).to_be_visible()
+    expect(page.get_by_text("rolled back", exact=True)).to_be_visible()
+    expect(page.get_by_role("button", name="Make version 1 live")).to_be_visible()
+
+
+def test_a_reload_in_mid_answer_loses_nothing(visit: Visit) -> None:
+    page = visit("ben")
+    turn = page.locator(".turn").last
+    page.get_by_label("Your message").fill("Tell me a long story about the sea.")
+    page.keyboard.press("Enter")
+    before = read(page, 5)
+    page.reload()
+    expect(turn).to_have_attribute("data-state", "streaming")
+    later = read(page, len(before.split()) + 8)
+    assert plain(later).startswith(plain(before))
+
+    page.keyboard.press("Escape")
+    expect(turn).to_have_attribute("data-state", FINISHED)
+    shown = turn.locator(".reply").inner_text()
+    kept = page.request.get(f"/api/turns/{turn.get_attribute('id')}").json()
+    assert plain(shown) == plain(kept["reply"])
+
+
+def plain(text: str) -> str:
+    """Its letters and digits: markup and layout aside, what is shown is what was written."""
+    return "".join(re.findall(r"\w", text))
+
+
+def test_escape_stops_a_reply_and_what_came_can_be_rated(visit: Visit) -> None:
+    page = visit("cleo")
+    ask(page, "Write a very long essay on moss.", words=4)
+    turn = page.locator(".turn").last
+    expect(turn).to_have_attribute("data-state", "stopped")
+    assert turn.locator(".reply").inner_text().strip()
+
+    up = turn.get_by_role("button", name="Good reply")
+    up.click()
+    expect(up).to_have_attribute("aria-pressed", "true")
+    expect(turn.locator(".receipt")).to_have_text("counted (1 of 8)")
+    up.click()
+    expect(up).to_have_attribute("aria-pressed", "false")
+    expect(turn.locator(".receipt")).to_have_text("taken back")
+
+
+def test_markup_in_a_message_stays_text(visit: Visit) -> None:
+    page = visit("dan")
+    ask(page, XSS, words=3)
+    assert page.locator(".said-text").inner_text() == XSS
+    page.reload()
+    assert page.locator(".said-text").inner_text() == XSS
+    page.goto(page.url.replace("/chat/", "/sessions/"))
+    expect(page.locator(".words").first).to_have_text(XSS)
+    assert page.evaluate("window.hacked") is None
+
+
+def test_others_chats_are_not_there(visit: Visit) -> None:
+    page = visit("eve")
+    ask(page, "My secret is a teapot.", words=1)
+    address = page.url
+    other = visit("fay")
+    for url in (address, address.replace("/chat/", "/sessions/")):
+        answer = other.request.get(url)
+        assert answer.status == 404
+        assert "teapot" not in answer.text()
