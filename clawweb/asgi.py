@@ -8,7 +8,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "clawweb.settings")
 
 from django.core.asgi import get_asgi_application
 
-django_application = get_asgi_application()
+django_application = get_asgi_application()  # before anything that needs the apps
 
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter

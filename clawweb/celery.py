@@ -1,4 +1,5 @@
-"""The Celery app: two queues, ids only, no result backend. Rows remember; the queue only hurries."""
+"""The Celery app: two queues, ids only, no result backend. Rows remember; the queue only
+hurries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Websockets: commands in, text and nudges out. All state is in rows; a socket can die at any time."""
+"""Websockets: commands in, text and nudges out. All state is in rows; a socket can die at any
+time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The one engine of this installation, from the settings; and its install id and tokenizer facts."""
+"""The one engine of this installation, from the settings; and its install id and tokenizer
+facts."""
 
 from __future__ import annotations
 

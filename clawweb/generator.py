@@ -1,7 +1,8 @@
 """The generator: takes pending turns, streams replies from the engine, keeps what it got.
 
-It owns every generation. Browsers and API clients only read: from the token log in Valkey, or from the row
-when Valkey is down. Without Valkey it still finds pending rows, writes checkpoints and sees stop requests.
+It owns every generation. Browsers and API clients only read: from the token log in Valkey, or
+from the row when Valkey is down. Without Valkey it still finds pending rows, writes checkpoints
+and sees stop requests.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Generator:
         self.stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Until `stopping` is set: claim, answer, repeat. Then let the replies in flight end as interrupted."""
+        """Until `stopping` is set: claim, answer, repeat. Then let the replies in flight end as
+        interrupted."""
         helpers = [
             asyncio.create_task(self._listen_for_stops()),
             asyncio.create_task(self._heartbeat()),
@@ -179,7 +181,8 @@ class Reply:
             return await self._after_reload()
 
     async def _after_reload(self) -> Rollout:
-        """The server forgot the adapter (it was restarted): load it again, or let base answer and say so."""
+        """The server forgot the adapter (it was restarted): load it again, or let base answer and
+        say so."""
         try:
             await get_engine().load(self.policy)
             return await self._fitting()
@@ -191,7 +194,8 @@ class Reply:
             return await self._fitting()
 
     async def _fitting(self) -> Rollout:
-        """Generate; when the prompt is too long first shorten the reply, then (in the browser) the memory."""
+        """Generate; when the prompt is too long first shorten the reply, then (in the browser)
+        the memory."""
         limit = self.params.max_tokens
         while True:
             try:
@@ -286,5 +290,6 @@ def _in_words(exc: RolloutError) -> str:
     if isinstance(exc, EngineUnavailable):
         return "The model server does not answer right now. Your message is saved: try again soon."
     if isinstance(exc, PromptTooLong):
-        return f"context_length_exceeded: the conversation is longer than the {config().context_tokens} tokens the model reads."
+        limit = config().context_tokens
+        return f"context_length_exceeded: the conversation is longer than {limit} tokens."
     return f"The model server refused: {exc}"

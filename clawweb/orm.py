@@ -1,4 +1,5 @@
-"""The one way from async code to the database: a bounded pool of threads, a fresh connection per call."""
+"""The one way from async code to the database: a bounded pool of threads, a fresh connection per
+call."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _POOL = ThreadPoolExecutor(max_workers=8, thread_name_prefix="orm")
 
 
 async def in_db(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a sync function that uses the ORM. Not bound to one thread, so slow calls do not queue up."""
+    """Run a sync function that uses the ORM. Not bound to one thread, so slow calls do not queue
+    up."""
     return await asyncio.get_running_loop().run_in_executor(
         _POOL, partial(_closing, function, *args, **kwargs)
     )

@@ -1,7 +1,8 @@
 """Reading a reply while it is written: by character cursor, from the token log or from the row.
 
-A reader may come late, leave and come back: it says how many characters it has, and gets the rest. Where the
-log has a gap (trimmed, Valkey restarted) the row fills it; the row is at most a second behind.
+A reader may come late, leave and come back: it says how many characters it has, and gets the
+rest. Where the log has a gap (trimmed, Valkey restarted) the row fills it; the row is at most a
+second behind.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ async def read_reply(turn: Turn, cursor: int = 0) -> AsyncIterator[Piece]:
         last = "0"
         while True:
             try:
-                # The blocking read comes first: what ends between it and the row is then in the row.
+                # The blocking read comes first: what ends between it and the row is then in the
+                # row.
                 entries = await client.xread(
                     {valkey.gen_key(turn.public_id): last}, count=200, block=BLOCK_MS
                 )
@@ -68,7 +70,8 @@ async def read_reply(turn: Turn, cursor: int = 0) -> AsyncIterator[Piece]:
 
 
 def _after(text: str, offset: int, cursor: int) -> str | None:
-    """The part of a log entry that lies after `cursor`; None when something before it is missing."""
+    """The part of a log entry that lies after `cursor`; None when something before it is
+    missing."""
     if offset > cursor:
         return None
     return text[cursor - offset :]

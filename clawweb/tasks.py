@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 
 
 def enqueue(task: Task, *ids: str) -> None:
-    """Queue a task once the rows are committed. A broker that is down costs delay: the sweep finds the rows."""
+    """Queue a task once the rows are committed. A broker that is down costs delay: the sweep
+    finds the rows."""
     transaction.on_commit(lambda: _send(task, ids), robust=True)
 
 

@@ -1,8 +1,8 @@
 """One claimed job: load, train, save, gate. The only door to torch.
 
-The base model stays in this process between jobs. A job's worker renews its lease from a thread; `check` is
-called at each micro-batch and sampled token, and ends the run when the lease is lost, the job is cancelled or
-the process should stop.
+The base model stays in this process between jobs. A job's worker renews its lease from a thread;
+`check` is called at each micro-batch and sampled token, and ends the run when the lease is lost,
+the job is cancelled or the process should stop.
 """
 
 from __future__ import annotations
@@ -246,7 +246,8 @@ def _train(
 
 
 def sample_for(row: TrainingSample, parent: AdapterVersion | None) -> Sample:
-    """The row as the trainer sees it: sampled ids verbatim, texts defused as they were for sampling."""
+    """The row as the trainer sees it: sampled ids verbatim, texts defused as they were for
+    sampling."""
     turn = row.turn
     controls = tokenizer_controls()
     return Sample(

@@ -57,7 +57,7 @@ urlpatterns = [
     *parts,
     path("v1/chat/completions", openai.chat_completions),
     path("v1/models", openai.models),
-    re_path(r"^v1(/.*)?$", openai.unknown),
+    re_path(r"^v1(?:/.*)?$", openai.unknown),
     path("api/", api.urls),
     path("livez", health.livez),
     path("readyz", health.readyz),

@@ -1,4 +1,5 @@
-"""What a Celery worker process does beside its tasks: beat, and learn that it should end. No torch."""
+"""What a Celery worker process does beside its tasks: beat, and learn that it should end. No
+torch."""
 
 from __future__ import annotations
 

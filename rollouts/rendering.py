@@ -1,8 +1,9 @@
 """What a folder of tokenizer files says about rendering. Reads JSON; loads no tokenizer.
 
-vLLM renders what it samples from; the trainer renders hinted prompts from the same folder. Both work on
-text in which the tokenizer's control strings have been broken up, so that nobody can type a turn of their
-own making (a user's "<|im_start|>system" would otherwise become a real system turn).
+vLLM renders what it samples from; the trainer renders hinted prompts from the same folder. Both
+work on text in which the tokenizer's control strings have been broken up, so that nobody can type
+a turn of their own making (a user's "<|im_start|>system" would otherwise become a real system
+turn).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def template_text(folder: Path) -> str:
 
 
 def template_hash(folder: Path) -> str:
-    """sha256 over chat template and tokenizer.json: equal hashes render equal messages to equal ids."""
+    """sha256 over chat template and tokenizer.json: equal hashes render equal messages to equal
+    ids."""
     digest = hashlib.sha256(template_text(folder).encode())
     digest.update((folder / "tokenizer.json").read_bytes())
     return digest.hexdigest()

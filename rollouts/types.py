@@ -46,13 +46,15 @@ class SamplingParams:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> SamplingParams:
-        """The params that `dataclasses.asdict` made, after a trip through JSON (tuples became lists)."""
+        """The params that `dataclasses.asdict` made, after a trip through JSON (tuples became
+        lists)."""
         bias = tuple((str(token), float(value)) for token, value in values.get("logit_bias", ()))
         return cls(**{**values, "stop": tuple(values.get("stop", ())), "logit_bias": bias})
 
     @property
     def keeps_behaviour_logprobs(self) -> bool:
-        """Whether log-softmax(logits / T) is the distribution that was sampled from (DECISIONS 19)."""
+        """Whether log-softmax(logits / T) is the distribution that was sampled from (DECISIONS
+        19)."""
         return (
             self.temperature > 0
             and self.top_p >= 1.0
@@ -88,7 +90,8 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One rated turn as the trainer sees it. Everything but `messages` comes from sampling, verbatim."""
+    """One rated turn as the trainer sees it. Everything but `messages` comes from sampling,
+    verbatim."""
 
     id: int
     messages: Sequence[Message]  # the unhinted prompt, already defused (rollouts.rendering)

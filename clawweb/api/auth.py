@@ -1,4 +1,4 @@
-"""Who is calling: a bearer key with a scope, or (under /api) the browser's session and CSRF token."""
+"""Who is calling: a bearer key with a scope, or (under /api) a browser session with CSRF token."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class ChatMessage(BaseModel):
         others = {str(part.get("type")) for part in self.content} - {"text"}
         if others:
             raise Unacceptable(
-                f"Content of type {', '.join(sorted(others))} is not understood: the agent reads text.",
+                f"Content of type {', '.join(sorted(others))} is not read here: send text.",
                 param="messages",
             )
         return Message(role=role, content="".join(str(part["text"]) for part in self.content))

@@ -94,7 +94,7 @@ async def unknown(request: HttpRequest) -> HttpResponse:
 
 @with_key("chat", "POST")
 async def chat_completions(request: HttpRequest, key: ApiKey) -> HttpResponseBase:
-    """One or more replies of the caller's agent, streamed or whole. Each choice is a turn of its own."""
+    """One or more replies of the caller's agent, streamed or whole. Each choice is a turn."""
     try:
         body = ChatRequest.model_validate_json(request.body)
     except ValidationError as exc:

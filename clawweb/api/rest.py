@@ -1,4 +1,4 @@
-"""`/api`: sessions, turns, feedback, jobs and adapters of the caller. Another user's object is a 404."""
+"""`/api`: sessions, turns, feedback, jobs and adapters of the caller; others' objects are 404."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal
 from django.core.exceptions import ObjectDoesNotExist
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from ninja import NinjaAPI, Schema
+from ninja import NinjaAPI, Schema, Status
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 from pydantic import ConfigDict, Field
 
@@ -184,7 +184,7 @@ def post_job(request: HttpRequest, body: JobIn | None = None) -> Any:
     method = body.method if body else "opd"
     job = jobs.queue_job(user=caller(request), trigger="manual", method=method)
     tasks.enqueue(tasks.run_training_job, job.public_id)
-    return 202, learning.job_json(job)
+    return Status(202, learning.job_json(job))
 
 
 @api.get("/jobs", auth=Scoped("read"), tags=["learning"])
@@ -210,7 +210,9 @@ def cancel_job(request: HttpRequest, job_id: str) -> Any:
     job = learning.visible_jobs(caller(request)).get(public_id=job_id)
     if not jobs.cancel_job(job):
         raise ServiceError(f"The job is {job.state} and cannot be cancelled any more.")
-    return 202, learning.job_json(learning.visible_jobs(caller(request)).get(public_id=job_id))
+    return Status(
+        202, learning.job_json(learning.visible_jobs(caller(request)).get(public_id=job_id))
+    )
 
 
 @api.get("/adapters", auth=Scoped("read"), tags=["learning"])
@@ -221,7 +223,8 @@ def list_adapters(request: HttpRequest, cursor: Cursor = None) -> Any:
 
 @api.post("/adapters/rollback", auth=Scoped("train"), tags=["learning"])
 def roll_back(request: HttpRequest) -> Any:
-    """Move `live` to the version before it, finally to the base model; 409 when base answers already."""
+    """Move `live` to the version before it, finally to the base model; 409 when base answers
+    already."""
     back = versions.rollback(caller(request))
     return learning.adapter_json(_adapter(request, back.name)) if back else _BASE_LIVE
 

@@ -1,4 +1,5 @@
-"""Conversations and what people said about them. Shapes and constraints; the writes are in services/."""
+"""Conversations and what people said about them. Shapes and constraints; the writes are in
+services/."""
 
 from __future__ import annotations
 

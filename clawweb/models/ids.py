@@ -8,7 +8,8 @@ import uuid
 
 
 def uuid7() -> uuid.UUID:
-    """RFC 9562 version 7: 48 bits of milliseconds, then random bits (the standard library has it from 3.14)."""
+    """RFC 9562 version 7: 48 bits of milliseconds, then random bits (the standard library has it
+    from 3.14)."""
     value = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
     value = value & ~(0xF << 76) | 0x7 << 76  # version
     value = value & ~(0x3 << 62) | 0x2 << 62  # variant

@@ -1,4 +1,5 @@
-"""From samples to versions: the rows of learning. Each state change is a compare-and-swap in services/."""
+"""From samples to versions: the rows of learning. Each state change is a compare-and-swap in
+services/."""
 
 from __future__ import annotations
 
@@ -113,7 +114,8 @@ class AdapterVersion(models.Model):
 
 
 class TrainingJob(models.Model):
-    """One attempt to make the user's next version. Its samples and its config are frozen on the row."""
+    """One attempt to make the user's next version. Its samples and its config are frozen on the
+    row."""
 
     public_id = models.CharField(max_length=48, unique=True, default=ids.job_id)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="jobs")

@@ -179,7 +179,8 @@ def _waits_for(job: TrainingJob) -> str:
 
 
 def metric_points(job: TrainingJob, after: int = -1) -> list[dict[str, Any]]:
-    """Points after step `after`. Steps count on through a job's attempts, so a reader misses none."""
+    """Points after step `after`. Steps count on through a job's attempts, so a reader misses
+    none."""
     return [
         {"step": row.step, "attempt": row.attempt, **row.values, "at": row.at}
         for row in job.metrics.filter(step__gt=after)

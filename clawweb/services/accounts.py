@@ -22,7 +22,8 @@ LINK_MINUTES = 15
 
 
 def _hash(secret: str) -> str:
-    # The secrets are 256 random bits: a plain hash cannot be guessed back, and lookups stay indexed.
+    # The secrets are 256 random bits: a plain hash cannot be guessed back, and lookups stay
+    # indexed.
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -125,7 +126,8 @@ def link_is_good(token: str) -> bool:
 
 @transaction.atomic
 def first_admin_link() -> str | None:
-    """A sign-in link for the first admin, made when there is none; None once an admin has signed in."""
+    """A sign-in link for the first admin, made when there is none; None once an admin has signed
+    in."""
     admins = User.objects.filter(is_superuser=True, is_active=True)
     if admins.exclude(last_login=None).exists():
         return None

@@ -53,7 +53,8 @@ def open_session(
 def place(
     *, user: User, api_key: ApiKey | None, name: str | None, messages: Sequence[Message]
 ) -> tuple[ChatSession, Turn | None, list[Message]]:
-    """Where a stateless request belongs: its session, the turn it follows, and what is new in it."""
+    """Where a stateless request belongs: its session, the turn it follows, and what is new in
+    it."""
     session = open_session(user=user, external_id=name, api_key=api_key) if name else None
     key_id = api_key.pk if api_key else None
     parent, length = turn_that_ends_with(user, messages, session=session, api_key_id=key_id)
@@ -219,7 +220,8 @@ def checkpoint(
 def finish_turn(
     turn: Turn, *, state: TurnState, rollout: Rollout | None, text: str, error: str = ""
 ) -> bool:
-    """End the turn under its lease; the reply's ids and log-probs go onto the row as the engine gave them."""
+    """End the turn under its lease; the reply's ids and log-probs go onto the row as the engine
+    gave them."""
     values: dict[str, Any] = {
         "state": state,
         "finished_at": timezone.now(),

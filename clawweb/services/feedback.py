@@ -38,8 +38,9 @@ _GIVEN = ("value", "reasons", "comment", "correction")
 def rate_turn(*, turn: Turn, author: User, changes: dict[str, Any], source: str = "ui") -> Feedback:
     """Append what was said. A field that is not in `changes` keeps its last value.
 
-    `changes` holds any of value (+1, -1, None), reasons (slugs), comment, correction, final. A reason or a
-    correction without a vote is a vote down; a new vote the other way clears what explained the old one.
+    `changes` holds any of value (+1, -1, None), reasons (slugs), comment, correction, final. A
+    reason or a correction without a vote is a vote down; a new vote the other way clears what
+    explained the old one.
     """
     if not turn.recorded:
         raise NotRecorded("You asked to keep nothing of your chats, so this reply cannot be rated.")
@@ -80,7 +81,8 @@ def _merged(before: Feedback | None, changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reasons(slugs: Sequence[str]) -> list[dict[str, str]]:
-    """The chips with the hints they stand for now, so that a later edit does not rewrite history."""
+    """The chips with the hints they stand for now, so that a later edit does not rewrite
+    history."""
     rows = {row.slug: row for row in FeedbackReason.objects.filter(active=True)}
     unknown = [slug for slug in slugs if slug not in rows]
     if unknown:
@@ -161,7 +163,8 @@ def drop_reason(turn: Turn, *, reward: int | None, hinted: bool) -> str:
 
 
 def settle(sample: TrainingSample) -> None:
-    """From waiting to ready, unsaved; every fifth one of a user with a version is kept for the gate."""
+    """From waiting to ready, unsaved; every fifth one of a user with a version is kept for the
+    gate."""
     sample.state = SampleState.READY
     user = sample.user
     if not AdapterVersion.objects.filter(user=user, live_at__isnull=False).exists():

@@ -1,7 +1,7 @@
 """Writes of training jobs: queueing, leases, claiming samples, recording, ending.
 
-A job's worker holds a lease: a token and a time. Every write is conditional on the token, so a worker that
-was thought dead and is not cannot write over the one that took its place.
+A job's worker holds a lease: a token and a time. Every write is conditional on the token, so a
+worker that was thought dead and is not cannot write over the one that took its place.
 """
 
 from __future__ import annotations
@@ -68,9 +68,10 @@ def queue_batch(user: User) -> TrainingJob | None:
     if ready_samples(user).count() < config().batch:
         return None
     last = TrainingJob.objects.filter(user=user).first()
-    if last is not None and last.state != JobState.DEPLOYED and last.seen_sample is not None:
+    if last is not None and last.state != JobState.DEPLOYED:
         # What was refused or cancelled is not tried again by itself before something new was said.
-        if not ready_samples(user).filter(pk__gt=last.seen_sample).exists():
+        newer = ready_samples(user).filter(pk__gt=last.seen_sample or 0)
+        if not newer.exists():
             return None
     try:
         return queue_job(user=user, trigger="batch")
@@ -88,8 +89,8 @@ def users_with_batches() -> list[User]:
 def claim_job(public_id: str) -> TrainingJob | None:
     """The job under a fresh lease, its samples claimed; None when it is not to be had.
 
-    Takes a queued job, or a running one whose lease ran out. After three attempts that ended without a word
-    the job fails instead.
+    Takes a queued job, or a running one whose lease ran out. After three attempts that ended
+    without a word the job fails instead.
     """
     now = timezone.now()
     job = TrainingJob.objects.filter(public_id=public_id).first()
@@ -130,7 +131,8 @@ def claim_job(public_id: str) -> TrainingJob | None:
 
 
 def _claim_samples(job: TrainingJob) -> None:
-    """All ready samples, oldest first, at most 64; those that may not train are dropped with the reason."""
+    """All ready samples, oldest first, at most 64; those that may not train are dropped with the
+    reason."""
     live = live_adapter(job.user)
     job.parent = live
     job.save(update_fields=["parent"])
@@ -150,7 +152,8 @@ def _claim_samples(job: TrainingJob) -> None:
 
 
 def _replayable(job: TrainingJob) -> QuerySet[TrainingSample]:
-    """Earlier feedback that the parent learned from, newest first: reminded of, never counted again."""
+    """Earlier feedback that the parent learned from, newest first: reminded of, never counted
+    again."""
     learned = TrainingSample.objects.filter(
         user=job.user,
         state=SampleState.TRAINED,
@@ -180,7 +183,8 @@ def held(job: TrainingJob) -> QuerySet[TrainingJob]:
 
 
 def renew(job: TrainingJob) -> bool:
-    """Keep the lease; False when it is lost. A job that should be cancelled keeps its lease until it ends."""
+    """Keep the lease; False when it is lost. A job that should be cancelled keeps its lease until
+    it ends."""
     until = timezone.now() + timedelta(seconds=config().lease_seconds)
     return bool(held(job).update(lease_until=until))
 
@@ -274,7 +278,8 @@ def end_job(
 
 
 def _give_back(samples: QuerySet[TrainingSample], *, refused: bool) -> None:
-    """Claimed samples count again, unless a newer rating has replaced them or two versions were refused."""
+    """Claimed samples count again, unless a newer rating has replaced them or two versions were
+    refused."""
     if refused:
         samples.update(refusals=F("refusals") + 1)
     samples.filter(replaced_by__isnull=False).update(state=SampleState.SUPERSEDED, job=None)
@@ -290,7 +295,8 @@ def _receipts(user_id: int, samples: QuerySet[TrainingSample]) -> None:
 
 
 def cancel_job(job: TrainingJob) -> bool:
-    """Cancel: a queued job ends at once, a running one at its next micro-batch. False when it is over."""
+    """Cancel: a queued job ends at once, a running one at its next micro-batch. False when it is
+    over."""
     token = str(uuid.uuid4())
     queued = TrainingJob.objects.filter(pk=job.pk, state=JobState.QUEUED)
     if queued.update(lease_token=token, cancel_requested=True):

@@ -50,7 +50,8 @@ class Measure(Protocol):
 
 
 def next_version(user: User) -> int:
-    """Numbers count on and are never used twice. One active job per user keeps this free of races."""
+    """Numbers count on and are never used twice. One active job per user keeps this free of
+    races."""
     highest = AdapterVersion.objects.filter(user=user).aggregate(Max("version"))["version__max"]
     return (highest or 0) + 1
 
@@ -77,7 +78,8 @@ def register(
     accepted: bool,
     note: str,
 ) -> AdapterVersion:
-    """The row of a saved version with its gate results; exactly one per job, under the job's lease."""
+    """The row of a saved version with its gate results; exactly one per job, under the job's
+    lease."""
     if not held(job).filter(child=None).exists():
         raise LeaseLost(job.public_id)
     adapter = AdapterVersion.objects.create(
@@ -169,7 +171,8 @@ def _mean_distance(a: Sequence[float], b: Sequence[float]) -> float:
 
 @transaction.atomic
 def go_live(adapter: AdapterVersion, *, over: AdapterVersion | None, why: str) -> None:
-    """Move the user's `live` from `over` to `adapter`; CannotPromote when it has moved meanwhile."""
+    """Move the user's `live` from `over` to `adapter`; CannotPromote when it has moved
+    meanwhile."""
     now = timezone.now()
     if over is not None:
         if not AdapterVersion.objects.filter(pk=over.pk, state=AdapterState.LIVE).update(
@@ -194,7 +197,8 @@ def promote(*, user: User, adapter: AdapterVersion) -> None:
         return
     if adapter.state != AdapterState.STANDBY:
         raise CannotPromote(
-            f"Version {adapter.version} is {adapter.state}: only a version that passed the gate can go live."
+            f"Version {adapter.version} is {adapter.state}: "
+            "only a version that passed the gate can go live."
         )
     _serve(adapter)
     go_live(adapter, over=live, why="promoted by hand")
@@ -268,7 +272,8 @@ def reconcile() -> None:
 
 
 def prune() -> None:
-    """Delete files of versions that are neither live, previous, pinned nor among the newest five."""
+    """Delete files of versions that are neither live, previous, pinned nor among the newest
+    five."""
     for user in User.objects.filter(adapters__isnull=False).distinct():
         rows = list(AdapterVersion.objects.filter(user=user).exclude(state=AdapterState.ERASED))
         keep = {row.pk for row in rows[:KEEP_NEWEST]} | {row.pk for row in rows if row.pinned}

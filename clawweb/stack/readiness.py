@@ -89,7 +89,7 @@ def wait_until_ready(supervisor: Supervisor, parts: list[Part]) -> None:
     waiting = {part.name: part for part in parts}
     first_start = {name: supervisor.info(name)["start"] for name in waiting}
     said = started
-    while waiting:
+    while True:
         for name, part in list(waiting.items()):
             seconds = time.monotonic() - started
             check_alive(supervisor, name, first_start[name])
@@ -99,8 +99,10 @@ def wait_until_ready(supervisor: Supervisor, parts: list[Part]) -> None:
                 say(f"  {name:<13} ready  {seconds:5.1f} s")
             elif seconds > part.seconds_to_ready:
                 raise not_started(supervisor.config, name, f"is not ready after {seconds:.0f} s")
+        if not waiting:
+            return
         pending(f"  waiting for {', '.join(waiting)} … {time.monotonic() - started:.0f} s")
-        if waiting and time.monotonic() - said > 15:
+        if time.monotonic() - said > 15:
             said = time.monotonic()
             clear_pending()
             say(f"  … {', '.join(waiting)}  {said - started:5.0f} s")

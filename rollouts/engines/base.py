@@ -1,4 +1,5 @@
-"""The seam to a served model. What is promised here holds for every engine (tests/rollouts/test_engines.py)."""
+"""The seam to a served model. What is promised here holds for every engine
+(tests/rollouts/test_engines.py)."""
 
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ OnDelta = Callable[[Delta], Awaitable[None]]
 
 
 class Engine(Protocol):
-    """A served language model that can wear many adapters. It owns the chat template: callers never tokenize.
+    """A served language model that can wear many adapters. It owns the chat template: callers
+    never tokenize.
 
-    All methods raise EngineUnavailable when the server does not answer and EngineRefused when it says no.
-    Cancelling the task that awaits `generate` aborts the generation on the server.
+    All methods raise EngineUnavailable when the server does not answer and EngineRefused when it
+    says no. Cancelling the task that awaits `generate` aborts the generation on the server.
     """
 
     async def generate(
@@ -35,7 +37,8 @@ class Engine(Protocol):
         ...
 
     async def load(self, policy: Policy) -> None:
-        """Serve `policy.path` under `policy.adapter`. Idempotent; AdapterRejected when it cannot be."""
+        """Serve `policy.path` under `policy.adapter`. Idempotent; AdapterRejected when it cannot
+        be."""
         ...
 
     async def unload(self, policy: Policy) -> None:

@@ -1,4 +1,5 @@
-"""Engine that replays given replies; for unit tests alone. Ids are bytes, log-probs follow from them by rule."""
+"""Engine that replays given replies; for unit tests alone. Ids are bytes, log-probs follow from
+them by rule."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Engine over vLLM's HTTP API. One client per event loop; nothing is cached between calls.
 
-What this file relies on (vLLM 0.32, measured): ids and log-probs come with every streamed chunk when
-`return_token_ids` and `logprobs` are asked for; `prompt_token_ids` comes in the first chunk; loading under
-a new name and a new folder never touches a request in flight. `load_inplace` is never used: it swaps weights
-under running requests and re-reads the folder at each step.
+Relied on (vLLM 0.32, measured): ids and log-probs come with every streamed chunk when
+`return_token_ids` and `logprobs` are asked for; `prompt_token_ids` comes in the first chunk;
+loading under a new name and a new folder never touches a request in flight. `load_inplace` is
+never used: it swaps weights under running requests and re-reads the folder at each step.
 """
 
 from __future__ import annotations

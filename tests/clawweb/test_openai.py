@@ -1,0 +1,218 @@
+"""`/v1`: what goes in, what comes out, OpenAI's error shape. A real generator replies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from django.test import AsyncClient
+
+from clawweb.api.chat_request import ChatRequest, Unacceptable
+from clawweb.generator import Generator
+from clawweb.models import ChatSession, Turn
+from clawweb.orm import in_db
+from clawweb.services import accounts
+from tests.factories import make_adapter
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+URL = "/v1/chat/completions"
+IMAGE = [{"type": "image_url"}]
+HELLO = [{"role": "user", "content": "hello there"}]
+
+
+@asynccontextmanager
+async def generating():
+    generator = Generator()
+    task = asyncio.create_task(generator.run())
+    try:
+        yield
+    finally:
+        generator.stopping.set()
+        await asyncio.wait_for(task, 10)
+
+
+async def key_of(user: Any, scopes: Any = accounts.CLI_SCOPES) -> dict[str, str]:
+    _, plain = await in_db(accounts.make_key, user=user, name="t", scopes=scopes)
+    return {"Authorization": f"Bearer {plain}"}
+
+
+async def ask(user: Any, headers: dict[str, str] | None = None, **body: Any) -> Any:
+    body.setdefault("messages", HELLO)
+    return await AsyncClient().post(
+        URL,
+        json.dumps(body),
+        content_type="application/json",
+        headers={**await key_of(user), **(headers or {})},
+    )
+
+
+async def test_a_reply_names_its_turn_session_and_adapter(alice, engine, valkey_server):
+    adapter = await in_db(make_adapter, alice, 3, "live")
+    async with generating():
+        answer = await ask(alice)
+    body = answer.json()
+    turn = await in_db(Turn.objects.select_related("session").get)
+    assert body["id"] == turn.public_id == answer["X-Clawweb-Turn"]
+    assert body["choices"][0]["message"] == {"role": "assistant", "content": "hello there"}
+    assert answer["X-Clawweb-Adapter"] == adapter.name
+    assert answer["X-Clawweb-Session"] == turn.session.public_id
+    assert body["usage"]["completion_tokens"] == len(turn.response_ids)
+    assert "token_ids" not in json.dumps(body)
+
+
+async def test_streaming_gives_chunks_usage_and_done(alice, engine, valkey_server):
+    async with generating():
+        answer = await ask(alice, stream=True, stream_options={"include_usage": True})
+        events = b"".join([part async for part in answer.streaming_content]).decode()
+    lines = [line[6:] for line in events.splitlines() if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]"
+    chunks = [json.loads(line) for line in lines[:-1]]
+    text = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks if c["choices"])
+    assert text == "hello there"
+    assert chunks[-1]["usage"]["completion_tokens"] > 0
+    assert [c["choices"][0]["finish_reason"] for c in chunks if c["choices"]][-1] == "stop"
+    assert answer["X-Clawweb-Adapter"] == "base"
+
+
+async def test_sent_again_with_more_it_is_the_same_session(alice, engine, valkey_server):
+    headers = await key_of(alice)
+
+    async def say(messages: Any) -> Any:
+        body = json.dumps({"messages": messages})
+        return (
+            await AsyncClient().post(URL, body, content_type="application/json", headers=headers)
+        ).json()
+
+    async with generating():
+        first = await say(HELLO)
+        reply = first["choices"][0]["message"]
+        second = await say([*HELLO, reply, {"role": "user", "content": "and you"}])
+    rows = {turn.public_id: turn for turn in await in_db(lambda: list(Turn.objects.all()))}
+    assert rows[second["id"]].parent_id == rows[first["id"]].pk
+    assert rows[second["id"]].input_messages == [{"role": "user", "content": "and you"}]
+    assert await in_db(ChatSession.objects.count) == 1
+
+
+async def test_the_same_request_again_is_a_sibling(alice, engine, valkey_server):
+    async with generating():
+        for _ in range(2):
+            await ask(alice, headers={"X-Session-Id": "s1"})
+    turns = await in_db(lambda: list(Turn.objects.all()))
+    assert [t.parent_id for t in turns] == [None, None]
+    assert turns[0].session_id == turns[1].session_id
+
+
+async def test_n_choices_are_siblings(alice, engine, valkey_server):
+    async with generating():
+        answer = await ask(alice, n=3)
+    assert [choice["index"] for choice in answer.json()["choices"]] == [0, 1, 2]
+    assert await in_db(Turn.objects.filter(parent=None).count) == 3
+
+
+async def test_turn_type_and_done_come_from_headers_or_body(alice, engine, valkey_server):
+    async with generating():
+        await ask(alice, headers={"X-Turn-Type": "side", "X-Session-Done": "1"}, session_id="a")
+        await ask(alice, turn_type="side", session_id="b")
+        await ask(alice, session_id="c")
+    rows = await in_db(lambda: list(Turn.objects.select_related("session").order_by("id")))
+    assert [row.turn_type for row in rows] == ["side", "side", "main"]
+    assert [row.session.closed_at is not None for row in rows] == [True, False, False]
+    assert [row.session.external_id for row in rows] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "word"),
+    [
+        ({"model": "gpt-9"}, 404, "model_not_found", "gpt-9"),
+        ({"model": "agent@v7"}, 404, "model_not_found", "agent@v7"),
+        ({"messages": []}, 400, None, "messages"),
+        ({"temperature": 9}, 400, None, "temperature"),
+        ({"messages": [{"role": "user", "content": IMAGE}]}, 400, None, "image_url"),
+        ({"tools": [{"type": "function"}]}, 400, None, "tools"),
+        ({"turn_type": "middle"}, 400, None, "turn_type"),
+    ],
+)  # fmt: skip
+async def test_bad_requests_get_openais_error_shape(alice, engine, body, status, code, word):
+    answer = await ask(alice, **body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (status, code)
+    assert word in error["message"]
+    assert await in_db(Turn.objects.count) == 0
+
+
+async def test_an_engine_that_fails_is_a_503_also_when_streaming(
+    alice, engine, valkey_server, monkeypatch
+):
+    from rollouts.engines.scripted import ScriptedEngine
+    from rollouts.errors import EngineUnavailable
+
+    async def fail(self, *_, **__):
+        raise EngineUnavailable("no")
+
+    monkeypatch.setattr(ScriptedEngine, "generate", fail)
+    async with generating():
+        for stream in (False, True):
+            answer = await ask(alice, stream=stream)
+            assert answer.status_code == 503
+            assert answer.json()["error"]["type"] == "server_error"
+
+
+async def test_v1_takes_keys_only(alice, engine):
+    answer = await AsyncClient().post(URL, "{}", content_type="application/json")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+    headers = await key_of(alice, scopes=["read"])
+    answer = await AsyncClient().post(URL, "{}", content_type="application/json", headers=headers)
+    assert answer.status_code == 403
+    answer = await AsyncClient().get("/v1/embeddings", headers=headers)
+    assert (answer.status_code, "error" in answer.json()) == (404, True)
+
+
+async def test_models_are_the_callers_own(alice, bob, engine):
+    await in_db(make_adapter, alice, 1, "live")
+    await in_db(make_adapter, alice, 2, "refused")
+    for user, names in ((alice, ["agent", "base", "agent@v1"]), (bob, ["agent", "base"])):
+        answer = await AsyncClient().get("/v1/models", headers=await key_of(user))
+        assert [model["id"] for model in answer.json()["data"]] == names
+
+
+async def test_a_caller_that_hangs_up_stops_the_generation(alice, engine, valkey_server):
+    engine._seconds_per_word = 0.05
+    async with generating():
+        asking = asyncio.create_task(ask(alice, messages=[{"role": "user", "content": "w " * 400}]))
+        for _ in range(200):
+            if await in_db(Turn.objects.filter(state="streaming").exists):
+                break
+            await asyncio.sleep(0.02)
+        asking.cancel()
+        for _ in range(60):
+            if await in_db(Turn.objects.filter(state="stopped").exists):
+                return
+            await asyncio.sleep(0.05)
+    raise AssertionError("the generation went on")
+
+
+def test_text_parts_are_joined_and_a_developer_is_the_system():
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    request = ChatRequest.model_validate(
+        {"messages": [{"role": "developer", "content": "be"}, {"role": "user", "content": parts}]}
+    )
+    assert request.plain_messages() == [
+        {"role": "system", "content": "be"},
+        {"role": "user", "content": "ab"},
+    ]
+
+
+def test_the_last_message_is_not_the_assistants():
+    request = ChatRequest.model_validate({"messages": [{"role": "assistant", "content": "x"}]})
+    with pytest.raises(Unacceptable):
+        request.plain_messages()
+
+
+def test_seeds_of_choices_differ_and_defaults_sample_plainly():
+    params = ChatRequest.model_validate({"messages": HELLO, "n": 2, "seed": 7}).sampling()
+    assert [p.seed for p in params] == [7, 8]
+    assert params[0].keeps_behaviour_logprobs

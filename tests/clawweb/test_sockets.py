@@ -1,0 +1,139 @@
+"""The chat socket: commands in, text out, nobody else's turns."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from channels.testing import WebsocketCommunicator
+
+from clawweb.consumers import SIGNED_OUT, WRONG_ORIGIN, ChatConsumer
+from clawweb.generator import Generator
+from clawweb.models import Turn
+from clawweb.orm import in_db
+from tests.factories import make_turn
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+HOST = (b"host", b"testserver")
+
+
+def socket(user: Any, origin: bytes = b"http://testserver") -> WebsocketCommunicator:
+    headers = [HOST, (b"origin", origin)]
+    communicator = WebsocketCommunicator(ChatConsumer.as_asgi(), "/ws/chat/", headers=headers)
+    communicator.scope["user"] = user
+    return communicator
+
+
+@asynccontextmanager
+async def connected(user: Any):
+    communicator = socket(user)
+    assert (await communicator.connect())[0]
+    try:
+        yield communicator
+    finally:
+        await communicator.disconnect()
+
+
+@asynccontextmanager
+async def generating():
+    generator = Generator()
+    task = asyncio.create_task(generator.run())
+    try:
+        yield
+    finally:
+        generator.stopping.set()
+        await asyncio.wait_for(task, 10)
+
+
+async def until(communicator: WebsocketCommunicator, kind: str) -> list[dict[str, Any]]:
+    """The messages up to the first of this kind, nudges left out."""
+    seen = []
+    while True:
+        message = await communicator.receive_json_from(timeout=10)
+        if message["type"] != "changed":
+            seen.append(message)
+        if message["type"] == kind:
+            return seen
+
+
+async def test_a_message_is_answered_in_pieces(alice, engine, valkey_server):
+    async with generating(), connected(alice) as chat:
+        await chat.send_json_to({"type": "send", "text": "hello there", "client_id": "c1"})
+        seen = await until(chat, "done")
+    assert seen[0]["type"] == "turn"
+    assert seen[0]["client_id"] == "c1"
+    assert seen[0]["session"]["title"] == "hello there"
+    deltas = [m for m in seen if m["type"] == "delta"]
+    assert "".join(m["text"] for m in deltas) == "hello there"
+    assert deltas[-1]["cursor"] == len("hello there")
+    assert "<p>hello there</p>" in seen[-1]["turn"]["html"]
+
+
+async def test_a_message_sent_twice_makes_one_turn(alice, engine, valkey_server):
+    async with generating(), connected(alice) as chat:
+        await chat.send_json_to({"type": "send", "text": "hi", "client_id": "c1"})
+        session = (await until(chat, "turn"))[0]["session"]["id"]
+        again = {"type": "send", "text": "hi", "client_id": "c1", "session": session}
+        await until(chat, "done")
+        await chat.send_json_to(again)
+        await until(chat, "turn")
+    assert await in_db(Turn.objects.count) == 1
+
+
+async def test_following_with_a_cursor_gives_the_rest(alice, engine, valkey_server):
+    turn = await in_db(make_turn, alice, reply="one two three")
+    async with connected(alice) as chat:
+        await chat.send_json_to({"type": "follow", "turn": turn.public_id, "cursor": 8})
+        seen = await until(chat, "done")
+    assert [m["text"] for m in seen if m["type"] == "delta"] == ["three"]
+
+
+async def test_closing_the_socket_does_not_stop_the_reply(alice, engine, valkey_server):
+    engine._seconds_per_word = 0.02
+    async with generating():
+        async with connected(alice) as chat:
+            await chat.send_json_to({"type": "send", "text": "w " * 50, "client_id": "c"})
+            await until(chat, "delta")
+        for _ in range(200):
+            turn = await in_db(Turn.objects.get)
+            if turn.is_finished:
+                break
+            await asyncio.sleep(0.05)
+    assert turn.state == "complete"
+
+
+@pytest.mark.parametrize("command", ["follow", "stop", "regenerate"])
+async def test_another_users_turn_is_not_there(alice, bob, command, valkey_server):
+    turn = await in_db(make_turn, alice, reply="secret")
+    async with connected(bob) as chat:
+        await chat.send_json_to({"type": command, "turn": turn.public_id, "client_id": "x"})
+        message = (await until(chat, "error"))[0]
+    assert message["message"] == "that is not there"
+    assert await in_db(Turn.objects.count) == 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{"type": "dance"}, {"type": "send"}, {"type": "send", "text": "  "}, {"type": "follow"}, [], 7],
+)  # fmt: skip
+async def test_nonsense_gets_an_error_and_the_socket_stays_open(alice, message, valkey_server):
+    async with connected(alice) as chat:
+        await chat.send_json_to(message)
+        await until(chat, "error")
+        await chat.send_json_to({"type": "dance"})
+        await until(chat, "error")
+
+
+async def test_strangers_and_other_sites_are_closed_out(alice, valkey_server):
+    from django.contrib.auth.models import AnonymousUser
+
+    for communicator, code in (
+        (socket(AnonymousUser()), SIGNED_OUT),
+        (socket(alice, origin=b"http://evil.example"), WRONG_ORIGIN),
+    ):
+        await communicator.connect()
+        closed = await communicator.receive_output()
+        assert (closed["type"], closed["code"]) == ("websocket.close", code)
