@@ -43,7 +43,7 @@ def ask(page: Page, text: str, *, words: int = 12) -> None:
 def read(page: Page, words: int) -> str:
     """What is there of the last reply once it has so many words, or is finished."""
     last = page.locator(".turn").last
-    enough = re.compile(r"(\S+\s+){%d}" % words)
+    enough = re.compile(rf"(\S+\s+){{{words}}}")
     page.locator(".turn").last.locator(".reply").filter(has_text=enough).or_(
         page.locator('.turn[data-state="complete"]:last-child')
     ).first.wait_for(timeout=REPLY)

@@ -63,6 +63,8 @@ def test_a_stranger_is_asked_to_sign_in(client: Client, db: None, path: str) -> 
 
 
 def test_a_password_signs_in_and_a_wrong_one_says_so(client: Client, alice: User) -> None:
+    alice.set_password("correct horse battery")
+    alice.save()
     wrong = client.post("/signin/", {"username": "alice", "password": "no"})
     assert "correct username" in wrong.content.decode()
     right = {"username": "alice", "password": "correct horse battery"}
