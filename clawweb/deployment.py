@@ -5,13 +5,18 @@ from __future__ import annotations
 import logging
 import time
 
+from asgiref.sync import async_to_sync
 from django.db import transaction
 
-from clawweb.models import JobState
-from clawweb.selectors.learning import live_adapter
+from clawweb.engine import get_engine, tokenizer_controls
+from clawweb.models import AdapterVersion, JobState, Turn
+from clawweb.selectors.chat import messages_for
+from clawweb.selectors.learning import live_adapter, policy_of
 from clawweb.services import jobs, versions
 from clawweb.services.errors import CannotPromote, LeaseLost
 from rollouts.errors import EngineUnavailable, RolloutError
+from rollouts.rendering import defused
+from rollouts.types import Message, SamplingParams
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +39,7 @@ def deploy(job_id: str) -> None:
                 reason=f"Version {job.child.version} answers now.",
                 learned=job.child,
             )
+        _warm(job.child)
     except EngineUnavailable as exc:
         log.warning("deploying %s waits: %s", job.child.name, exc)
         versions.release_deploy(job)
@@ -43,3 +49,22 @@ def deploy(job_id: str) -> None:
         jobs.end_job(job, state=JobState.FAILED, reason=reason)
     except LeaseLost:
         log.info("another worker deploys %s", job_id)
+
+
+def _warm(adapter: AdapterVersion) -> None:
+    """Let the new version read its user's newest conversation, so that the next reply starts soon.
+
+    Prefill under an adapter is slow on a CPU (12 s for 1,000 tokens); what was read is kept.
+    """
+    turn = Turn.objects.filter(session__user=adapter.user, recorded=True).order_by("-id").first()
+    if turn is None:
+        return
+    messages = [*messages_for(turn), Message(role="assistant", content=turn.reply)]
+    try:
+        async_to_sync(get_engine().generate)(
+            defused([*messages, Message(role="user", content=" ")], tokenizer_controls()),
+            policy=policy_of(adapter),
+            params=SamplingParams(max_tokens=1),
+        )
+    except RolloutError as exc:
+        log.info("%s is not warmed up: %s", adapter.name, exc)

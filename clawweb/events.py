@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Literal
 
@@ -10,6 +11,7 @@ from channels.layers import get_channel_layer
 from django.db import transaction
 
 log = logging.getLogger(__name__)
+PATIENCE_SECONDS = 2.0  # a Valkey that hangs must not hold up a rating
 
 What = Literal["turn", "receipt", "job", "adapter"]
 
@@ -28,11 +30,16 @@ def changed(user_id: int, what: What, public_id: str) -> None:
 
 
 def _send(user_id: int, what: What, public_id: str) -> None:
-    layer = get_channel_layer()
+    groups = [group(user_id), ADMINS] if what in ("job", "adapter") else [group(user_id)]
     message = {"type": "changed", "what": what, "id": public_id}
     try:
-        async_to_sync(layer.group_send)(group(user_id), message)
-        if what in ("job", "adapter"):
-            async_to_sync(layer.group_send)(ADMINS, message)
+        async_to_sync(_send_to)(groups, message)
     except Exception as exc:  # the layer is down: pages poll, rows stay true
         log.warning("no nudge about %s %s: %s", what, public_id, exc)
+
+
+async def _send_to(groups: list[str], message: dict[str, str]) -> None:
+    layer = get_channel_layer()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        for name in groups:
+            await layer.group_send(name, message)
