@@ -37,6 +37,9 @@ async function problemOf(response) {
   try {
     const body = await response.json();
     const detail = typeof body.detail === "string" ? body.detail : "";
+    if (response.status === 403 && /csrf/i.test(detail)) {
+      return new Problem(403, "csrf", gettext("This page is out of date. Load it again and repeat what you did."));
+    }
     return new Problem(response.status, body.title ?? "", detail || body.title || wordsFor(response));
   } catch {
     return new Problem(response.status, "", wordsFor(response));

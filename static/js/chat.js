@@ -167,6 +167,10 @@ document.getElementById("side-toggle").addEventListener("click", ({ currentTarge
   const open = root.classList.toggle("side-open");
   currentTarget.setAttribute("aria-expanded", String(open));
 });
+document.getElementById("thread").addEventListener("pointerdown", () => {
+  root.classList.remove("side-open");
+  document.getElementById("side-toggle").setAttribute("aria-expanded", "false");
+});
 addEventListener("pagehide", () => {
   thread.leave();
   const kept = [...unsent.values()].filter((entry) => !entry.wasSent);

@@ -6,13 +6,17 @@ import { page } from "./api.js";
 const GATHER = 250; // nudges come in bursts
 
 const waiting = new Map();
+const newest = new Map(); // answers may overtake each other
 
 export async function refresh(element) {
   if (waiting.has(element)) return;
   waiting.set(element, setTimeout(async () => {
     waiting.delete(element);
+    const asked = Symbol("asked");
+    newest.set(element, asked);
     try {
-      swap(element, await page(element.dataset.part));
+      const html = await page(element.dataset.part);
+      if (newest.get(element) === asked) swap(element, html);
     } catch {
       // The old piece stays; the banner says that the server is away.
     }

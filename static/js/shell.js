@@ -22,6 +22,7 @@ document.addEventListener("click", (event) => {
 });
 menu?.addEventListener("keydown", (event) => {
   if (event.key !== "Escape") return;
+  event.stopPropagation(); // it closes the menu and stops no reply
   menu.open = false;
   menu.querySelector("summary").focus();
 });

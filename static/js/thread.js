@@ -22,7 +22,9 @@ export class Thread {
       say: this.say, onReceipt: (rated, receipt) => this.showReceipt(rated, receipt),
     });
     this.ratings.set(view, rating);
-    view.part("again").addEventListener("click", () => this.onAgain(view.turn.id));
+    for (const name of ["again", "retry"]) {
+      view.part(name).addEventListener("click", () => this.onAgain(view.turn.id));
+    }
     view.part("copy").addEventListener("click", () => copy(view));
     return view;
   }

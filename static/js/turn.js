@@ -83,6 +83,7 @@ export class TurnView {
     }
     trouble.textContent = text;
     trouble.hidden = !text;
+    this.part("retry").hidden = !["failed", "interrupted"].includes(turn.state);
     const canRate = !this.isUnfinished && turn.reply !== "" && turn.recorded !== false;
     for (const name of ["up", "down"]) this.part(name).hidden = !canRate;
     this.part("copy").hidden = turn.reply === "";
