@@ -13,6 +13,7 @@ from clawweb import worker as _worker  # noqa: F401  # its signal handlers
 from clawweb.config import config
 
 app = Celery("clawweb")
+app.set_default()  # in every thread: "current" is only that of the thread that imports this
 app.conf.update(
     broker_url=config().redis.replace("unix://", "redis+socket://"),
     broker_connection_retry_on_startup=True,
@@ -25,7 +26,10 @@ app.conf.update(
     },
     task_publish_retry=False,
     task_default_queue="default",
-    task_routes={"clawweb.tasks.run_training_job": {"queue": "gpu"}},
+    task_routes={
+        "clawweb.tasks.run_training_job": {"queue": "gpu"},
+        "clawweb.tasks.warm_up": {"queue": "gpu"},
+    },
     task_ignore_result=True,
     task_acks_late=False,
     worker_prefetch_multiplier=1,
