@@ -16,8 +16,8 @@ install:  ## .venv from the lock (LOCK=cpu or LOCK=cuda overrules the search for
 
 # exec: a signal to make's child must reach the process that owns the servers.
 .PHONY: run
-run: install  ## Start everything; Ctrl-C stops it
-	@exec $(BIN)/python manage.py up
+run: install  ## Start everything; Ctrl-C stops it (ARGS="--parts web,valkey" for some of it)
+	@exec $(BIN)/python manage.py up $(ARGS)
 
 .PHONY: check
 check: install  ## Lint, types, import contracts, missing migrations

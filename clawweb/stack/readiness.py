@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import httpx
 import redis
+from celery import Celery
+from kombu.exceptions import OperationalError
 
 from clawweb.config import Config
 from clawweb.stack.parts import SERVED_NAME, Part, log_folder, node_name
@@ -39,16 +42,21 @@ def valkey_answers(config: Config) -> bool:
         return False
 
 
-def worker_answers(config: Config, part: str) -> bool:
-    from clawweb.celery import app
+@lru_cache(maxsize=4)
+def asker(broker: str) -> Celery:
+    """Our own app answers for this process's settings; tests ask another installation's workers."""
+    app = Celery("asker", broker=broker, set_as_current=False)
+    options = {"socket_timeout": 2, "socket_connect_timeout": 2, "max_retries": 1}
+    app.conf.update(broker_transport_options=options, task_publish_retry=False)
+    return app
 
+
+def worker_answers(config: Config, part: str) -> bool:
     name = node_name(config, part)
-    broker = config.redis.replace("unix://", "redis+socket://")
+    app = asker(config.redis.replace("unix://", "redis+socket://"))
     try:
-        with app.connection_for_write(url=broker) as connection:
-            replies = app.control.ping(destination=[name], timeout=0.5, connection=connection)
-            return any(name in reply for reply in replies)
-    except Exception:  # kombu raises whatever its transport does
+        return any(name in reply for reply in app.control.ping(destination=[name], timeout=0.5))
+    except (OperationalError, redis.RedisError, OSError):
         return False
 
 
