@@ -6,8 +6,10 @@ The queue only hurries. Everything here can be started again from the rows by `s
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from celery import Task, shared_task
+from celery.signals import worker_ready
 from django.db import transaction
 
 from clawweb.models import User
@@ -51,6 +53,21 @@ def run_training_job(job_id: str) -> None:
 
     if training_run.run(job_id):
         enqueue(deploy, job_id)
+
+
+@worker_ready.connect
+def _prepare(sender: Any, **_: Any) -> None:
+    """A new training worker loads its model at once, not when the first job waits for it."""
+    if str(sender.hostname).startswith("worker-gpu"):
+        _send(warm_up, ())
+
+
+@shared_task
+def warm_up() -> None:
+    """On the queue `gpu`: the base model into memory, with what each gate measures of it."""
+    from clawweb import training_run  # torch: never in the web process
+
+    training_run.warm_up()
 
 
 @shared_task

@@ -7,14 +7,15 @@ the job is cancelled or the process should stop.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import shutil
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from django.db import DatabaseError, close_old_connections, transaction
 
@@ -28,18 +29,23 @@ from clawweb.services.errors import LeaseLost
 from clawweb.worker import STOP, doing
 from rollouts.rendering import defuse, defused
 from rollouts.types import Sample
-from training.adapters import attach, check_folder, detach, save_version
+from training.adapters import SavedAdapter, attach, check_folder, detach, save_version
 from training.advantages import Baseline
 from training.base import Base, load_base
 from training.config import TrainConfig
 from training.errors import NoSignal, TrainingError
-from training.gate import decide, measure, neutral_prompts
+from training.gate import decide, measure, neutral_prompts, warm
 from training.optimizer import save_optimizer
 from training.probe import write_probe
 from training.trainer import train
 from training.types import StepMetrics, TrainResult
 
 log = logging.getLogger(__name__)
+
+# What a job is at, as people read it
+_RATED = "training on the rated replies"
+_REANSWER = "answering your prompts again, to learn from that"
+_GATE = "testing the new version"
 
 
 class Cancelled(Exception):
@@ -132,55 +138,33 @@ def _version(job: TrainingJob, check: Callable[[], None]) -> bool:
     if job.child is not None:
         # An earlier attempt registered its version and died before it handed it over.
         return _hand_over(job, accepted=job.child.state == "candidate", note=job.child.note)
-    timings: dict[str, float] = {}
-    mark = time.monotonic()
-
-    def took(phase: str) -> None:
-        nonlocal mark
-        timings[phase] = round(time.monotonic() - mark, 3)
-        mark = time.monotonic()
-
+    clock = Clock()
     base = loaded_base()
     settings = _train_config(job)
     parent = Path(policy_of(job.parent).path or "") if job.parent else None
     model = attach(base, settings, parent)
     try:
-        took("load")
-        jobs.advance(
-            job,
-            state=JobState.TRAINING,
-            phase="training on the rated replies",
-            config=dataclasses.asdict(settings),
-        )
+        clock.took("load")
+        jobs.advance(job, state=JobState.TRAINING, phase=_RATED, config=asdict(settings))
         result = _train(job, base, model, settings, parent, check)
-        took("train")
+        clock.took("train")
+        jobs.advance(job, state=JobState.GATING, phase=_GATE, timings=clock.seconds)
         version = versions.next_version(job.user)
         path = versions.folder_for(job.user, version, job.attempt)
-        folder = (config().var / path).resolve()
-        jobs.advance(job, state=JobState.GATING, phase="testing the new version", timings=timings)
-        _remove_orphan(folder, path)
-        saved = save_version(model, folder)
-        save_optimizer(result.optimizer, folder.with_name(f"{folder.name}.optimizer.safetensors"))
-        check_folder(folder, base=base, max_rank=config().lora_rank)
-        write_probe(base, model, folder.with_name(f"{folder.name}.probe.json"))
-        took("save")
+        saved = _save(base, model, result, path)
+        clock.took("save")
+        kept_aside = [sample_for(row, job.parent) for row in jobs.held_back_samples(job.user)]
+        hints = _hints(job)
         measures = measure(
-            base,
-            model,
-            parent,
-            [sample_for(row, job.parent) for row in jobs.held_back_samples(job.user)],
-            neutral_prompts(),
-            _hints(job),
-            settings,
-            check,
+            base, model, parent, kept_aside, neutral_prompts(), hints, settings, check
         )
-        decision = decide(measures)
-        took("gate")
+        clock.took("gate")
     finally:
         detach(base, model)
+    decision = decide(measures)
     note = " ".join(decision.reasons)
     with transaction.atomic():
-        jobs.advance(job, timings=timings)
+        jobs.advance(job, timings=clock.seconds)
         versions.register(
             job,
             version=version,
@@ -194,6 +178,30 @@ def _version(job: TrainingJob, check: Callable[[], None]) -> bool:
         )
         _keep_baseline(job.user, result.baseline)
         return _hand_over(job, accepted=decision.accepted, note=note)
+
+
+class Clock:
+    """Seconds that each phase of a job took."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._mark = time.monotonic()
+
+    def took(self, phase: str) -> None:
+        now = time.monotonic()
+        self.seconds[phase] = round(now - self._mark, 3)
+        self._mark = now
+
+
+def _save(base: Base, model: Any, result: TrainResult, path: Path) -> SavedAdapter:
+    """The version's folder, whole and checked; Adam's state and the probe beside it."""
+    folder = (config().var / path).resolve()
+    _remove_orphan(folder, path)
+    saved = save_version(model, folder)
+    save_optimizer(result.optimizer, folder.with_name(f"{folder.name}.optimizer.safetensors"))
+    check_folder(folder, base=base, max_rank=config().lora_rank)
+    write_probe(base, model, folder.with_name(f"{folder.name}.probe.json"))
+    return saved
 
 
 def _hand_over(job: TrainingJob, *, accepted: bool, note: str) -> bool:
@@ -210,7 +218,7 @@ def _hand_over(job: TrainingJob, *, accepted: bool, note: str) -> bool:
 def _train(
     job: TrainingJob,
     base: Base,
-    model: object,
+    model: Any,
     settings: TrainConfig,
     parent: Path | None,
     check: Callable[[], None],
@@ -219,18 +227,14 @@ def _train(
     optimizer = parent.with_name(f"{parent.name}.optimizer.safetensors") if parent else None
 
     def on_step(metrics: StepMetrics) -> None:
-        values = dataclasses.asdict(metrics)
-        phase = (
-            "re-answering your prompts"
-            if metrics.phase == "reanswer"
-            else "training on the rated replies"
-        )
+        values = asdict(metrics)
+        phase = _REANSWER if metrics.phase == "reanswer" else _RATED
         step, steps = values.pop("step"), values.pop("steps")
         jobs.record_step(job, step=step, steps=steps, values=values, phase=phase)
 
     result = train(
         base,
-        model,  # type: ignore[arg-type]  # a PeftModel; named only in training/
+        model,
         [sample_for(row, job.parent) for row in jobs.samples_of(job)],
         settings,
         replay=[sample_for(row, job.parent) for row in jobs.samples_of(job, "replay")],
@@ -266,9 +270,12 @@ def sample_for(row: TrainingSample, parent: AdapterVersion | None) -> Sample:
 
 
 def _hints(job: TrainingJob) -> list[str]:
-    """The job's different hints, newest first: what the new version was asked to become."""
-    rows = jobs.samples_of(job)[::-1] + jobs.samples_of(job, "replay")[::-1]
+    """The user's different hints, newest first: what the versions so far were asked to become."""
+    learned = TrainingSample.objects.filter(
+        user=job.user, state="trained", adapter__rolled_back_at=None
+    ).order_by("-id")[:200]
     controls = tokenizer_controls()
+    rows = [*reversed(jobs.samples_of(job)), *learned]
     return list(dict.fromkeys(defuse(row.hint, controls) for row in rows if row.hint))
 
 
@@ -276,7 +283,6 @@ def _train_config(job: TrainingJob) -> TrainConfig:
     settings = config()
     return TrainConfig(
         method=job.method,
-        seed=job.pk,
         rank=settings.lora_rank,
         train_seconds=settings.train_seconds,
         max_tokens=settings.train_tokens,
@@ -305,7 +311,14 @@ _BASE: list[Base] = []
 
 
 def loaded_base() -> Base:
-    """The base model of this process, loaded on first use and kept."""
+    """The base model of this process, loaded on first use and kept. One job runs at a time."""
     if not _BASE:
         _BASE.append(load_base(config().model_folder, threads=config().train_threads))
     return _BASE[0]
+
+
+def warm_up() -> None:
+    """Load the base and measure what every gate asks of it, before a job waits for either."""
+    doing("loading the model")
+    warm(loaded_base(), neutral_prompts(), TrainConfig(rank=config().lora_rank))
+    doing("idle")
