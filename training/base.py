@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rollouts.rendering import template_hash
+from rollouts.rendering import template_hash, weights_hash
 from rollouts.types import Message
 from training.errors import BaseInvalid
 
@@ -90,25 +88,6 @@ def load_base(folder: Path, *, device: str | None = None, threads: int = 1) -> B
         name=folder.name,
         autocast_dtype=torch.bfloat16 if not on_cpu or _cpu_has_bf16() else None,
     )
-
-
-def weights_hash(folder: Path) -> str:
-    """sha256 over names and bytes of the safetensors files by name; cached by size and time."""
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise BaseInvalid(f"{folder.name} holds no safetensors")
-    digest = hashlib.sha256()
-    for file in files:
-        stat = file.stat()
-        digest.update(file.name.encode())
-        digest.update(_file_sha256(file, stat.st_size, stat.st_mtime_ns))
-    return digest.hexdigest()
-
-
-@lru_cache(maxsize=64)
-def _file_sha256(path: Path, size: int, changed_ns: int) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
 
 
 def _cpu_has_bf16() -> bool:

@@ -23,7 +23,7 @@ class TrainConfig:
     alpha: int = 16  # LoRA alpha; scale alpha / r = 2 as OpenClaw-RL's 16 / 32
 
     # The optimizer
-    lr: float = 3e-4  # AdamW, constant; docs/LOG.md, Recipe tuning
+    lr: float = 6e-4  # AdamW, constant; docs/LOG.md, Recipe tuning
     beta1: float = 0.9  # Adam (arXiv 1412.6980)
     beta2: float = 0.98  # shorter memory than 0.999: a job has a handful of steps; OpenClaw-RL
     weight_decay: float = 0.0  # the anchor is a KL, not a norm
@@ -41,9 +41,10 @@ class TrainConfig:
 
     # Distillation
     forward_share: float = 0.0  # weight of KL(teacher || policy) beside KL(policy || teacher)
+    hint_boost: float = 0.0  # teacher logits go so much further the way the hint moved them
     hint_effect_min: float = 0.002  # nats per token a hint must move the base, else hint_no_effect
     rated_tokens: int = 64  # of each rated reply only the first so many train; bounds time
-    reanswer_tokens: int = 48  # longest re-answer; bounds time; docs/LOG.md, Recipe tuning
+    reanswer_tokens: int = 64  # longest re-answer; bounds time; docs/LOG.md, Recipe tuning
     reanswer_temperature: float = 0.7  # as the replies themselves are sampled; DESIGN 7
 
     # Reward without a hint
@@ -120,8 +121,9 @@ _POSITIVE = (
     "sigma_floor", "positive_cap", "negative_cap", "gate_tokens", "gate_temperature",
 )  # fmt: skip
 _NOT_NEGATIVE = (
-    "seed", "weight_decay", "kl_stop", "kl_full_step", "max_version_age", "hint_effect_min",
-    "reward_weight", "anchor_weight", "clip_high", "gate_drift_margin", "gate_preference_margin",
-    "gate_cut_margin", "gate_chance", "gate_length_min", "gate_repeat_margin",
+    "seed", "weight_decay", "kl_stop", "kl_full_step", "max_version_age", "hint_boost",
+    "hint_effect_min", "reward_weight", "anchor_weight", "clip_high", "gate_drift_margin",
+    "gate_preference_margin", "gate_cut_margin", "gate_chance", "gate_length_min",
+    "gate_repeat_margin",
 )  # fmt: skip
 _SHARES = ("beta1", "beta2", "forward_share", "clip_low", "baseline_rate", "gate_empty_max")

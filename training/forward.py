@@ -36,6 +36,15 @@ def response_hidden(base: Base, model: PeftModel | Any, pairs: Sequence[Pair]) -
     return hidden_NH
 
 
+def boosted(hinted_NH: Tensor, plain_NH: Tensor, *, boost: float) -> Tensor:
+    """h + b (h - p): hidden states whose logits go further the way the hint moved them, (N, H).
+
+    The output layer is linear, so its logits are z_h + b (z_h - z_p): classifier-free guidance
+    (arXiv 2207.12598, eq. 6; for language models 2306.17806, eq. 7) with the hint as condition.
+    """
+    return hinted_NH + boost * (hinted_NH - plain_NH)
+
+
 def logits(base: Base, hidden_NH: Tensor) -> Tensor:
     """The output layer on hidden states: (N, V), fp32."""
     with base.autocast():

@@ -19,14 +19,12 @@ from training.base import Base
 from training.batching import Item, in_steps, micro_batches
 from training.config import TrainConfig
 from training.errors import Diverged, NoSignal
-from training.forward import kl_between, response_hidden
+from training.forward import boosted, kl_between, response_hidden
 from training.optimizer import load_optimizer, make_optimizer
 from training.prepare import HINT_NO_EFFECT, prepare
 from training.sampling import sample_replies
 from training.step import StepSums, group_backward
 from training.types import RATED, REANSWER, StepMetrics, TrainResult
-
-EFFECT_TOKENS = 32  # first tokens of a reply on which a hint must show that it moves the base
 
 
 def train(
@@ -111,19 +109,13 @@ def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> lis
     hinted = [item for item in items if item.is_hinted]
     for group in micro_batches(hinted, max_tokens=run.config.micro_batch_tokens):
         run.check()
+        hinted_NH, plain_NH = _base_hidden(run, group)
+        teacher_NH = boosted(hinted_NH, plain_NH, boost=run.config.hint_boost)
+        moved_N = kl_between(run.base, hinted_NH, plain_NH)
         lengths = [len(item.response_ids) for item in group]
-        with torch.no_grad(), run.model.disable_adapter():
-            plain_NH = response_hidden(
-                run.base, run.model, [(i.prompt_ids, i.response_ids[:EFFECT_TOKENS]) for i in group]
-            )
-            teacher_NH = response_hidden(
-                run.base, run.model, [(i.teacher_prompt_ids, i.response_ids) for i in group]
-            )
-        teachers = torch.split(teacher_NH, lengths)
-        plains = torch.split(plain_NH, [min(length, EFFECT_TOKENS) for length in lengths])
-        for item, teacher_TH, plain_TH in zip(group, teachers, plains, strict=True):
+        parts = (torch.split(moved_N, lengths), torch.split(teacher_NH, lengths))
+        for item, moved_T, teacher_TH in zip(group, *parts, strict=True):
             run.teacher_hidden[item.sample_id, item.response_ids] = teacher_TH
-            moved_T = kl_between(run.base, teacher_TH[:EFFECT_TOKENS], plain_TH)
             if float(moved_T.mean()) < run.config.hint_effect_min:
                 idle.add(item.sample_id)
     dropped.update(dict.fromkeys(idle, HINT_NO_EFFECT))
@@ -222,12 +214,24 @@ def step_share(kl: float | None, *, kl_full_step: float) -> float:
 
 
 def _teacher_hidden(run: _Run, group: Sequence[Item]) -> Tensor:
-    """The frozen base's hidden states under the teachers' prompts, (N, H); kept ones are reused."""
+    """The teacher's hidden states on the replies, (N, H), row by row; kept ones are reused."""
     kept = [run.teacher_hidden.get((item.sample_id, item.response_ids)) for item in group]
     present = [hidden for hidden in kept if hidden is not None]
     if len(present) == len(group):
         return torch.cat(present)
+    hinted_NH, plain_NH = _base_hidden(run, group)
+    return boosted(hinted_NH, plain_NH, boost=run.config.hint_boost)
+
+
+def _base_hidden(run: _Run, group: Sequence[Item]) -> tuple[Tensor, Tensor]:
+    """The frozen base's hidden states on the replies with the hints and without, (N, H) each."""
     with torch.no_grad(), run.model.disable_adapter():
-        return response_hidden(
+        hinted_NH = response_hidden(
             run.base, run.model, [(i.teacher_prompt_ids, i.response_ids) for i in group]
         )
+        if not any(item.is_hinted for item in group):
+            return hinted_NH, hinted_NH  # the teacher's prompt is the plain one
+        plain_NH = response_hidden(
+            run.base, run.model, [(i.prompt_ids, i.response_ids) for i in group]
+        )
+    return hinted_NH, plain_NH

@@ -20,7 +20,7 @@ from training.base import Base
 from training.batching import Item
 from training.config import TrainConfig
 from training.errors import Diverged, NoSignal, OptimizerInvalid
-from training.forward import kl_between, response_hidden, response_logprobs
+from training.forward import boosted, kl_between, logits, response_hidden, response_logprobs
 from training.optimizer import load_optimizer, make_optimizer, save_optimizer
 from training.prepare import prepare
 from training.step import group_backward
@@ -83,11 +83,36 @@ def test_a_job_lowers_the_kl_under_the_hints(
 ) -> None:
     given = samples(base)
     items = items_of(base, given, config)
+    config = dataclasses.replace(config, hint_boost=0.0)
     before = hinted_kl(base, model, items)
     result, steps = job(base, model, given, config)
     assert hinted_kl(base, model, items) < 0.9 * before
     assert steps[0].kl == pytest.approx(before, rel=1e-3)
     assert result.steps == len(steps) == 4
+
+
+def test_a_boost_goes_further_the_way_the_hint_moved_the_logits(base: Base) -> None:
+    hinted, plain = torch.randn(3, 32), torch.randn(3, 32)
+    z_h, z_p = logits(base, hinted), logits(base, plain)
+    expected = z_h + 0.5 * (z_h - z_p)
+    assert torch.allclose(logits(base, boosted(hinted, plain, boost=0.5)), expected, atol=1e-4)
+    assert torch.equal(boosted(hinted, plain, boost=0.0), hinted)
+
+
+def test_a_boosted_job_learns_from_the_boosted_teacher(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    given = samples(base)
+    items = items_of(base, given, config)
+    pairs = [(i.prompt_ids, i.response_ids) for i in items]
+    with torch.no_grad():  # the fresh adapter is the base
+        plain = response_hidden(base, model, pairs)
+        hinted = response_hidden(
+            base, model, [(i.teacher_prompt_ids, i.response_ids) for i in items]
+        )
+    expected = float(kl_between(base, plain, boosted(hinted, plain, boost=0.7)).mean())
+    _, steps = job(base, model, given, dataclasses.replace(config, hint_boost=0.7))
+    assert steps[0].kl == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_jobs_steps_are_rated_first_and_then_reanswers(
