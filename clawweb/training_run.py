@@ -20,7 +20,7 @@ from typing import Any
 from django.db import DatabaseError, close_old_connections, transaction
 
 from clawweb.config import config
-from clawweb.engine import base_hash, tokenizer_controls
+from clawweb.engine import tokenizer_controls
 from clawweb.models import AdapterVersion, JobState, TrainingJob, TrainingSample, User
 from clawweb.selectors.chat import messages_for
 from clawweb.selectors.learning import policy_of
@@ -171,7 +171,7 @@ def _version(job: TrainingJob, check: Callable[[], None]) -> bool:
             path=path,
             sha256=saved.sha256,
             size_bytes=saved.bytes,
-            base_hash=base_hash(),
+            base_hash=base.weights_hash,
             measures=measures,
             accepted=decision.accepted,
             note=note,
