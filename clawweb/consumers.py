@@ -109,6 +109,9 @@ class ChatConsumer(NudgeConsumer):
         await self._announce(turn, content)
 
     def _open(self, content: dict[str, Any], text: str) -> Turn:
+        known = chat.turn_sent_as(self.user, content.get("client_id"))
+        if known is not None:
+            return known  # the browser sends again what it cannot know to have arrived
         name = content.get("session")
         session = session_of(self.user, str(name)) if name else chat.open_session(user=self.user)
         if content.get("parent"):

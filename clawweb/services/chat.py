@@ -75,10 +75,9 @@ def open_turn(
     client_id: str | None = None,
 ) -> Turn:
     """A pending turn that a generator will answer. The same `client_id` gives the same turn."""
-    if client_id:
-        known = session.turns.filter(client_id=client_id).first()
-        if known:
-            return known
+    known = turn_sent_as(session.user, client_id)
+    if known is not None:
+        return known
     recorded = session.user.consent != Consent.NOTHING
     with transaction.atomic():
         turn = Turn.objects.create(
@@ -110,6 +109,13 @@ def _keep(turn: Turn, messages: Sequence[Message], reply: str) -> None:
         raise ServiceError(
             "You asked to keep nothing, and the short-lived store for that is down. Try again soon."
         ) from exc
+
+
+def turn_sent_as(user: User, client_id: str | None) -> Turn | None:
+    """The turn that the user's browser opened under this id, in whichever session."""
+    if not client_id:
+        return None
+    return Turn.objects.filter(session__user=user, client_id=client_id).first()
 
 
 def regenerate(*, turn: Turn, client_id: str | None = None) -> Turn:

@@ -95,7 +95,7 @@ def vllm(config: Config) -> Part:
         name="vllm",
         command=[*module, *(word for pair in options.items() for word in pair), *flags],
         environment=vllm_environment(config, gpu=gpu),
-        seconds_to_ready=300,
+        seconds_to_ready=600,
     )
 
 
