@@ -26,7 +26,7 @@ from clawweb.stack.parts import all_parts, log_folder, run_folder
 from clawweb.stack.readiness import probe, tail, web_url
 from clawweb.stack.supervisor import Supervisor, full_name
 
-START_SECONDS = 420
+START_SECONDS = 660
 STOP_SECONDS = 20
 
 
