@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import uuid
 from collections.abc import Sequence
@@ -32,8 +33,10 @@ from clawweb.models import (
 from clawweb.selectors.learning import live_adapter, policy_of
 from clawweb.services.errors import CannotPromote, EngineDown, LeaseLost, NothingToRollBack
 from clawweb.services.jobs import held
-from rollouts.errors import AdapterRejected, EngineUnavailable, RolloutError
+from rollouts.errors import AdapterRejected, EngineRefused, EngineUnavailable, RolloutError
 from rollouts.types import BASE, Policy
+
+log = logging.getLogger(__name__)
 
 MIN_DIFFERENCE = 1e-3  # mean |Δ log-prob| by which a version must differ from base on its probe
 KEEP_NEWEST = 5
@@ -255,7 +258,10 @@ def reconcile() -> None:
     for adapter in live:
         policy = policy_of(adapter)
         if loaded.get(adapter.name) != policy.path and Path(policy.path or "").is_dir():
-            async_to_sync(engine.load)(policy)
+            try:
+                async_to_sync(engine.load)(policy)
+            except EngineRefused as exc:  # one broken version keeps nobody else's away
+                log.warning("%s cannot be served: %s", adapter.name, exc)
     wanted = {adapter.name for adapter in live}
     # A version on its way to live, or one that still writes a reply, stays.
     wanted |= set(
