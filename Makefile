@@ -36,3 +36,7 @@ test: install  ## Everything that must hold: checks, units, the real servers, th
 .PHONY: lock
 lock: install  ## Resolve requirements/*.in anew into the two locks
 	$(BIN)/python requirements/lock.py
+
+.PHONY: bench-everyday
+bench-everyday: install  ## Five users rate 32 turns each through the real system; takes hours
+	PYTHONPATH=. $(BIN)/python bench/everyday/run.py $(ARGS)
