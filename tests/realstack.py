@@ -28,6 +28,8 @@ from clawweb.stack.supervisor import Supervisor, full_name
 
 START_SECONDS = 660
 STOP_SECONDS = 20
+# A lost worker is noticed sooner, and a job makes fewer steps, than users would want.
+QUICK = {"lease_seconds": "12", "sweep_seconds": "3", "train_seconds": "30"}
 
 
 class Stack:
@@ -181,7 +183,7 @@ def new_stack(**settings: str) -> Stack:
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
     """The real system, started once for the session."""
-    running = new_stack()
+    running = new_stack(**QUICK)
     try:
         running.start()
         yield running
