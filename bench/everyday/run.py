@@ -43,6 +43,7 @@ import psutil
 
 from clawweb.config import ROOT, Config
 from clawweb.stack import guard
+from clawweb.stack.supervisor import pid_in
 from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
 from rollouts.hints import hinted_messages
@@ -78,7 +79,9 @@ class System:
         """PSS of each part's processes in MiB; the most that was seen."""
         for part in PARTS:
             total = 0
-            for pid in guard.marked(f"{self.var}:{part}"):
+            # A server that rewrites its title has overwritten its mark: it is known by its pid.
+            first = pid_in(self.var / "run" / f"{part}.pid")
+            for pid in {*guard.marked(f"{self.var}:{part}"), *([first] if first else [])}:
                 try:
                     total += psutil.Process(pid).memory_full_info().pss
                 except psutil.Error:  # it ended in between

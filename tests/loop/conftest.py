@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.loop.person import PARTS_SECONDS, Person, person, wait_for
+from tests.loop.person import ENDED, JOB_SECONDS, Person, person, wait_for
 from tests.realstack import Stack
 
 QUESTIONS = (
@@ -84,7 +85,16 @@ def lesson(alice: Person) -> Lesson:
         alice.stack.config.var / "adapters" / f"u{alice.row('user', username=alice.name)['id']}"
     )
 
+    watched = time.monotonic()
+
     def ended() -> bool:
+        nonlocal watched
+        files = sizes(folder / "v1.1")
+        if files not in seen.folders[-1:]:
+            seen.folders.append(files)
+        if time.monotonic() - watched < 0.4:
+            return False  # the files are watched more closely than the rows
+        watched = time.monotonic()
         receipt = alice.receipt(turns[0])
         if receipt["state"] not in seen.states[-1:]:
             seen.states.append(receipt["state"])
@@ -93,15 +103,10 @@ def lesson(alice: Person) -> Lesson:
             seen.late = extra
             for turn in extra:
                 alice.rate(turn)
-        files = sizes(folder / "v1.1")
-        if files not in seen.folders[-1:]:
-            seen.folders.append(files)
-        if not seen.job:
-            return False
-        seen.job = alice.job(seen.job["id"])
-        return seen.job["state"] not in ("queued", "loading", "training", "gating", "deploying")
+        seen.job = alice.jobs()[0]
+        return seen.job["state"] in ENDED
 
-    wait_for("the first job's end", ended, timeout=PARTS_SECONDS, every=0.05)
+    wait_for("the first job's end", ended, timeout=JOB_SECONDS, every=0.05)
     assert seen.job["state"] == "deployed", seen.job["reason"]
     seen.states.append(alice.receipt(turns[0])["state"])
     return seen
