@@ -169,8 +169,9 @@ def test_paths_and_names_of_code_exist(document: Path) -> None:
     folders = "clawweb|rollouts|training|tests|docs|bench|requirements|static|templates"
     for path in re.findall(rf"`((?:{folders})/[\w./-]*)`", text):
         assert (ROOT / path).exists(), f"{document.name} names {path}"
-    for path, name in re.findall(r"`([\w/]+\.py)` `([A-Za-z_][\w.]*)(?:\(\))?`", text):
-        assert name in defined_in(ROOT / path), f"{document.name} names {name} of {path}"
+    for path, names in re.findall(r"`([\w/]+\.py)`((?:,? `[A-Za-z_][\w.]*`)+)", text):
+        missing = set(re.findall(r"`([\w.]+)`", names)) - defined_in(ROOT / path)
+        assert missing == set(), f"{document.name} names {missing} of {path}"
 
 
 def make_targets() -> set[str]:
