@@ -71,5 +71,6 @@ def render(text: str) -> str:
         attributes=ATTRIBUTES,
         url_schemes={"http", "https", "mailto"},
         link_rel="noopener nofollow noreferrer",
-        set_tag_attribute_values={"a": {"target": "_blank"}},
+        # A wide block of code scrolls; the keyboard must reach it.
+        set_tag_attribute_values={"a": {"target": "_blank"}, "pre": {"tabindex": "0"}},
     )

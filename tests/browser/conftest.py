@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, s
 from tests.prepare import chromium
 from tests.realstack import Stack
 
-LONG = 60_000  # ms; two noisy cores serve, train and draw at once
+LONG = 120_000  # ms; two noisy cores serve, train and draw at once
 
 Visit = Callable[..., Page]
 

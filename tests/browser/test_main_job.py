@@ -9,11 +9,11 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Visit
 
-pytestmark = [pytest.mark.stack, pytest.mark.browser, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.stack, pytest.mark.browser, pytest.mark.timeout(1800)]
 
 FINISHED = re.compile("complete|stopped")
-REPLY = 60_000  # ms until a reply is there, while a job trains on the other core
-LEARNED = 420_000  # ms from the eighth rating to the new version
+REPLY = 180_000  # ms until a reply is there; two noisy cores serve, train and draw at once
+LEARNED = 600_000  # ms from the eighth rating to the new version
 XSS = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script> Say hi.'
 QUESTIONS = [
     "What is rain?",
