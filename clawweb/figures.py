@@ -56,7 +56,9 @@ CHARTS = (
     Chart(
         key="tokens_per_second",
         title=gettext_lazy("Tokens per second"),
-        meaning=gettext_lazy("How fast training reads. It only tells how long you wait."),
+        meaning=gettext_lazy(
+            "Reply tokens that are worked through. It only tells how long you wait."
+        ),
         digits=0,
     ),
 )
