@@ -135,9 +135,6 @@ def run(job_id: str) -> bool:
 
 def _version(job: TrainingJob, check: Callable[[], None]) -> bool:
     """Train and gate the job's version; True when it is accepted."""
-    if job.child is not None:
-        # An earlier attempt registered its version and died before it handed it over.
-        return _hand_over(job, accepted=job.child.state == "candidate", note=job.child.note)
     clock = Clock()
     base = loaded_base()
     settings = _train_config(job)
@@ -163,7 +160,7 @@ def _version(job: TrainingJob, check: Callable[[], None]) -> bool:
         detach(base, model)
     decision = decide(measures)
     note = " ".join(decision.reasons)
-    with transaction.atomic():
+    with transaction.atomic():  # a version is never registered without being handed over
         jobs.advance(job, timings=clock.seconds)
         versions.register(
             job,

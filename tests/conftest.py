@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import time
 from collections.abc import Iterator
@@ -17,17 +16,10 @@ from tests.realstack import stack as stack  # the fixture
 
 @pytest.fixture(scope="session", autouse=True)
 def model_folder() -> Path:
-    """A folder with a template, control strings and weights to hash: all the web side reads."""
-    folder = config().model_folder
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "chat_template.jinja").write_text("{{ messages }}")
-    tokens = [
-        {"content": "<|im_start|>", "special": True},
-        {"content": "<|im_end|>", "special": True},
-    ]
-    (folder / "tokenizer.json").write_text(json.dumps({"added_tokens": tokens}))
-    (folder / "model.safetensors").write_bytes(b"weights")
-    return folder
+    """A two-layer random model as the installation's base."""
+    from training.tiny import write_tiny
+
+    return write_tiny(config().model_folder)
 
 
 @pytest.fixture(scope="session")

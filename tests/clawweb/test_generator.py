@@ -20,7 +20,7 @@ from rollouts.errors import EngineUnavailable, PromptTooLong
 from rollouts.types import Message, SamplingParams
 from tests.factories import make_adapter, make_turn
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, serialized_rollback=True)
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from clawweb.orm import in_db
 from clawweb.services import accounts
 from tests.factories import make_adapter
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, serialized_rollback=True)
 
 URL = "/v1/chat/completions"
 IMAGE = [{"type": "image_url"}]

@@ -16,7 +16,7 @@ from clawweb.models import Turn
 from clawweb.orm import in_db
 from tests.factories import make_turn
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(transaction=True, serialized_rollback=True)
 
 HOST = (b"host", b"testserver")
 

@@ -1,0 +1,222 @@
+"""A claimed job from rows to a gated version, with the real trainer on a tiny model."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from clawweb import deployment, training_run
+from clawweb.config import config
+from clawweb.models import (
+    AdapterVersion,
+    JobSample,
+    JobState,
+    TrainingJob,
+    TrainingSample,
+    Turn,
+    User,
+)
+from clawweb.selectors.learning import live_adapter, metric_points, receipt
+from clawweb.services import jobs
+from clawweb.services.errors import LeaseLost
+from rollouts.types import Message
+from tests.factories import down, make_turn, up
+from training.config import TrainConfig
+
+# The lease is renewed from a thread of its own: the rows must be there for it.
+pytestmark = pytest.mark.django_db(transaction=True, serialized_rollback=True)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few tokens and few prompts; everything else is as it is in the worker."""
+    settings = TrainConfig(lr=5e-3, rated_tokens=24, reanswer_tokens=8, gate_tokens=8)
+    monkeypatch.setattr(training_run, "_train_config", lambda job: settings)
+    monkeypatch.setattr(training_run, "neutral_prompts", lambda: ("hello",))
+    monkeypatch.setattr("clawweb.events._send", lambda *_: None)
+
+
+def sampled(user: User, number: int, **values: Any) -> Turn:
+    """A turn whose ids are the tiny model's own for its texts."""
+    base = training_run.loaded_base()
+    text, reply = f"question {number}", f"a long answer to number {number}"
+    ids = list(base.encode(reply))
+    return make_turn(
+        user,
+        text,
+        reply=reply,
+        prompt_ids=list(base.render([Message(role="user", content=text)])),
+        response_ids=ids,
+        logprobs=[-1.0] * len(ids),
+        **values,
+    )
+
+
+def job_of(user: User, ratings: int = 3) -> TrainingJob:
+    for number in range(ratings):
+        down(sampled(user, number))
+    return jobs.queue_job(user=user)
+
+
+def test_a_job_becomes_one_whole_version_and_its_samples_wait_for_the_deploy(alice):
+    job = job_of(alice)
+    accepted = training_run.run(job.public_id)
+    job.refresh_from_db()
+    adapter = AdapterVersion.objects.get()
+    assert job.child == adapter
+    assert adapter.state == ("candidate" if accepted else "refused")
+    folder = config().var / adapter.path
+    assert sorted(f.name for f in folder.iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
+    assert folder.with_name(f"{folder.name}.optimizer.safetensors").exists()
+    probe = json.loads(folder.with_name(f"{folder.name}.probe.json").read_text())
+    assert len(probe["adapter_logprobs"]) == len(probe["response_ids"])
+    assert {row.measure for row in adapter.gate.all()} >= {"drift", "preference", "length"}
+    assert set(job.timings) >= {"load", "train", "save", "gate"}
+    assert job.config["lr"] == 5e-3
+
+
+def test_each_step_is_a_row_of_finite_numbers(alice):
+    job = job_of(alice)
+    training_run.run(job.public_id)
+    points = metric_points(job)
+    assert [p["step"] for p in points] == list(range(1, len(points) + 1))
+    for point in points:
+        numbers = [v for k, v in point.items() if isinstance(v, float)]
+        assert all(math.isfinite(number) for number in numbers)
+        assert None not in point.values()
+    assert points[0]["reward"] == -1.0
+    assert JobSample.objects.filter(job=job, role="reanswer").exists()
+
+
+def test_an_accepted_version_is_deployed_and_the_next_job_starts_from_it(
+    alice, engine, monkeypatch
+):
+    monkeypatch.setattr(training_run, "decide", lambda _: Accepted())
+    monkeypatch.setattr("clawweb.services.versions._compare_probe", lambda *_: {})
+    first = job_of(alice)
+    assert training_run.run(first.public_id)
+    deployment.deploy(first.public_id)
+    version = live_adapter(alice)
+    assert version.version == 1
+    down(sampled(alice, 9, version=1))
+    second = jobs.queue_job(user=alice)
+    assert training_run.run(second.public_id)
+    second.refresh_from_db()
+    assert (second.parent, second.child.version) == (version, 2)
+    assert JobSample.objects.filter(job=second, role="replay").count() == 3
+
+
+class Accepted:
+    accepted = True
+    reasons: tuple[str, ...] = ()
+
+
+class Refused:
+    accepted = False
+    reasons = ("it repeats itself",)
+
+
+def test_a_refused_version_says_why_and_its_samples_count_again(alice, monkeypatch):
+    monkeypatch.setattr(training_run, "decide", lambda _: Refused())
+    job = job_of(alice)
+    assert not training_run.run(job.public_id)
+    job.refresh_from_db()
+    adapter = AdapterVersion.objects.get()
+    assert (job.state, job.reason) == (JobState.REFUSED, "it repeats itself")
+    assert (adapter.state, adapter.note) == ("refused", "it repeats itself")
+    assert live_adapter(alice) is None
+    assert set(TrainingSample.objects.values_list("state", flat=True)) == {"ready"}
+
+
+def test_a_job_without_any_trainable_rating_ends_as_no_signal_with_the_reasons(alice):
+    turn = sampled(alice, 1)
+    Turn.objects.filter(pk=turn.pk).update(prompt_ids=[1, 2, 3])
+    turn.refresh_from_db()
+    down(turn)
+    job = jobs.queue_job(user=alice)
+    training_run.run(job.public_id)
+    job.refresh_from_db()
+    assert job.state == JobState.NO_SIGNAL
+    assert receipt(turn)["drop_reason"] == "template_changed"
+
+
+def test_a_thumb_up_trains_by_reward_alone(alice):
+    up(sampled(alice, 1))
+    job = jobs.queue_job(user=alice)
+    training_run.run(job.public_id)
+    points = metric_points(job)
+    assert len(points) == 1
+    assert points[0]["grad_norm"] > 0
+    alice.refresh_from_db()
+    assert alice.reward_count == 1
+    assert alice.reward_mean == pytest.approx(0.1)
+
+
+def test_a_cancelled_job_ends_without_a_version(alice):
+    job = job_of(alice)
+    real = jobs.record_step
+
+    def cancel_after_a_step(row, **values):
+        real(row, **values)
+        jobs.cancel_job(row)
+        keeper = training_run.Keeper(row)
+        keeper.cancelled = jobs.cancel_wanted(row)
+        keeper.check()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "record_step", cancel_after_a_step)
+        assert not training_run.run(job.public_id)
+    job.refresh_from_db()
+    assert job.state == JobState.CANCELLED
+    assert not AdapterVersion.objects.exists()
+    assert set(TrainingSample.objects.values_list("state", flat=True)) == {"ready"}
+
+
+def test_a_worker_that_lost_its_lease_writes_nothing_more(alice):
+    job = job_of(alice)
+    real = jobs.record_step
+
+    def lose_it(row, **values):
+        TrainingJob.objects.filter(pk=row.pk).update(lease_token="another worker's")
+        real(row, **values)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "record_step", lose_it)
+        assert not training_run.run(job.public_id)
+    job.refresh_from_db()
+    assert (job.state, job.lease_token) == (JobState.TRAINING, "another worker's")
+    assert not AdapterVersion.objects.exists()
+
+
+def test_a_death_before_the_hand_over_leaves_no_version_and_the_next_attempt_makes_it(
+    alice, monkeypatch
+):
+    monkeypatch.setattr(training_run, "decide", lambda _: Accepted())
+    job = job_of(alice)
+
+    def die(*_, **__):
+        raise LeaseLost("killed here")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training_run, "_hand_over", die)
+        training_run.run(job.public_id)
+    assert not AdapterVersion.objects.exists()
+    TrainingJob.objects.update(lease_until="2020-01-01T00:00:00Z")
+    assert training_run.run(job.public_id)
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == (JobState.DEPLOYING, 2)
+    assert AdapterVersion.objects.get().path.endswith("v1.2")
+
+
+def test_a_keeper_ends_the_work_when_the_database_has_not_answered_for_a_whole_lease(alice):
+    keeper = training_run.Keeper(job_of(alice, 1))
+    keeper.check()
+    keeper.renewed -= config().lease_seconds + 1
+    with pytest.raises(LeaseLost):
+        keeper.check()
