@@ -13,6 +13,10 @@ from clawweb.config import ROOT, Config
 
 VALKEY_MEMORY = "256mb"
 SERVED_NAME = "base"
+# The layers that adapters may have. Without the list vLLM also adapts lm_head, and there a request
+# for prompt log-probs (the probe's) in one batch with another ends the server: 0.32's
+# add_lora_logits takes one row per request. It costs speed, too; our adapters never have it.
+ADAPTED = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +94,7 @@ def vllm(config: Config) -> Part:
     else:
         options["--block-size"] = "32"  # the default of 128 never caches a short prompt
     flags = ["--enable-lora", "--enable-auto-tool-choice", "--disable-uvicorn-access-log"]
+    flags += ["--lora-target-modules", *ADAPTED]
     module = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     return Part(
         name="vllm",
