@@ -41,7 +41,7 @@ class TrainConfig:
 
     # Distillation
     forward_share: float = 0.0  # weight of KL(teacher || policy) beside KL(policy || teacher)
-    hint_boost: float = 0.0  # teacher logits go so much further the way the hint moved them
+    hint_boost: float = 0.3  # teacher logits go so much further the way the hint moved them
     hint_effect_min: float = 0.002  # nats per token a hint must move the base, else hint_no_effect
     rated_tokens: int = 64  # of each rated reply only the first so many train; bounds time
     reanswer_tokens: int = 64  # longest re-answer; bounds time; docs/LOG.md, Recipe tuning
