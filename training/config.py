@@ -33,7 +33,7 @@ class TrainConfig:
     batch_size: int = 8  # replies per optimizer step; DESIGN 7
     max_steps: int = 4  # of a job of one batch: one on rated replies, the rest on re-answers
     train_seconds: float = 90.0  # no further step is begun that would end later
-    kl_full_step: float = 0.1  # nats; below it the learning rate shrinks with the KL under hints
+    kl_full_share: float = 0.5  # of the hints' whole effect; below it steps shrink with the KL
     kl_stop: float = 0.01  # nats per token under the hints: learned, so stop
     micro_batch_tokens: int = 512  # padded tokens held at once; bounds memory
     max_tokens: int = 1024  # prompt plus reply; longer samples are dropped as too_long
@@ -121,7 +121,7 @@ _POSITIVE = (
     "sigma_floor", "positive_cap", "negative_cap", "gate_tokens", "gate_temperature",
 )  # fmt: skip
 _NOT_NEGATIVE = (
-    "seed", "weight_decay", "kl_stop", "kl_full_step", "max_version_age", "hint_boost",
+    "seed", "weight_decay", "kl_stop", "kl_full_share", "max_version_age", "hint_boost",
     "hint_effect_min", "reward_weight", "anchor_weight", "clip_high", "gate_drift_margin",
     "gate_preference_margin", "gate_cut_margin", "gate_chance", "gate_length_min",
     "gate_repeat_margin",

@@ -91,6 +91,7 @@ class _Run:
     step: int = 0
     steps: int = 0
     longest_step: float = 0.0
+    effect: float | None = None  # KL(base || teacher) on the hinted replies, nats per token
     reanswers: Counter[int] = field(default_factory=Counter)
     teacher_hidden: dict[tuple[int, tuple[int, ...]], Tensor] = field(default_factory=dict)
     optimizer: torch.optim.AdamW = field(init=False)
@@ -104,21 +105,27 @@ class _Run:
 
 
 def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> list[Item]:
-    """The items whose hint moves the base on the rated reply; the others drop: hint_no_effect."""
-    idle: set[int] = set()
+    """The items whose hint moves the base on the rated reply; the others drop: hint_no_effect.
+
+    Also keeps the mean effect KL(base || teacher) of those that stay, and the teacher's states.
+    """
+    effects: dict[int, Tensor] = {}
     hinted = [item for item in items if item.is_hinted]
     for group in micro_batches(hinted, max_tokens=run.config.micro_batch_tokens):
         run.check()
         hinted_NH, plain_NH = _base_hidden(run, group)
         teacher_NH = boosted(hinted_NH, plain_NH, boost=run.config.hint_boost)
-        moved_N = kl_between(run.base, hinted_NH, plain_NH)
+        effect_N = kl_between(run.base, plain_NH, teacher_NH)
         lengths = [len(item.response_ids) for item in group]
-        parts = (torch.split(moved_N, lengths), torch.split(teacher_NH, lengths))
-        for item, moved_T, teacher_TH in zip(group, *parts, strict=True):
+        parts = (torch.split(effect_N, lengths), torch.split(teacher_NH, lengths))
+        for item, effect_T, teacher_TH in zip(group, *parts, strict=True):
             run.teacher_hidden[item.sample_id, item.response_ids] = teacher_TH
-            if float(moved_T.mean()) < run.config.hint_effect_min:
-                idle.add(item.sample_id)
+            effects[item.sample_id] = effect_T
+    small = run.config.hint_effect_min
+    idle = {number for number, effect_T in effects.items() if float(effect_T.mean()) < small}
     dropped.update(dict.fromkeys(idle, HINT_NO_EFFECT))
+    if moving := [effect_T for number, effect_T in effects.items() if number not in idle]:
+        run.effect = float(torch.cat(moving).mean())
     return [item for item in items if item.sample_id not in idle]
 
 
@@ -178,7 +185,13 @@ def _step(run: _Run, items: Sequence[Item], *, phase: str, began: float) -> floa
         run.optimizer.zero_grad()
         raise Diverged(f"step {run.step + 1}: loss {sums.loss}, gradient norm {grad_norm}")
     kl = sums.kl / sums.hinted_tokens if sums.hinted_tokens else None
-    share = step_share(kl, kl_full_step=run.config.kl_full_step)
+    share = step_share(
+        kl,
+        effect=run.effect,
+        full_share=run.config.kl_full_share,
+        replies=len(items),
+        batch_size=run.config.batch_size,
+    )
     run.optimizer.param_groups[0]["lr"] = run.config.lr * share
     run.optimizer.step()
     run.optimizer.zero_grad()
@@ -202,15 +215,20 @@ def _step(run: _Run, items: Sequence[Item], *, phase: str, began: float) -> floa
     return kl
 
 
-def step_share(kl: float | None, *, kl_full_step: float) -> float:
-    """min(1, KL / KL_full): how much of the learning rate a step uses; all of it without hints.
+def step_share(
+    kl: float | None, *, effect: float | None, full_share: float, replies: int, batch_size: int
+) -> float:
+    """min(1, KL / (c E)) sqrt(min(1, n / N)): how much of the learning rate a step uses.
 
     Adam normalises the gradient, so near the target its steps would be as long as far from it,
-    and mostly noise: the version would walk about and drift.
+    and mostly noise: the version would walk about and drift. So a step shrinks once less than a
+    share c of the hints' whole effect E = KL(base || teacher) is left, and with the square root of
+    the replies it rests on (the scaling rule of Adam, arXiv 2205.10287).
     """
-    if kl is None or kl_full_step == 0:
-        return 1.0
-    return min(1.0, kl / kl_full_step)
+    few = math.sqrt(min(1.0, replies / batch_size))
+    if kl is None or effect is None or full_share == 0:
+        return few
+    return min(1.0, kl / (full_share * effect)) * few
 
 
 def _teacher_hidden(run: _Run, group: Sequence[Item]) -> Tensor:

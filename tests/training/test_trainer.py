@@ -251,21 +251,48 @@ def test_no_step_is_begun_that_would_end_too_late(
 
 
 @pytest.mark.parametrize(
-    ("kl", "full", "share"),
-    [(0.2, 0.1, 1.0), (0.1, 0.1, 1.0), (0.025, 0.1, 0.25), (None, 0.1, 1.0), (0.01, 0.0, 1.0)],
+    ("kl", "replies", "share"),
+    [
+        (0.3, 8, 1.0),  # above half of the effect, 0.1
+        (0.1, 8, 1.0),
+        (0.025, 8, 0.25),  # 0.025 / (0.5 * 0.2)
+        (0.3, 2, 0.5),  # sqrt(2 / 8)
+        (0.025, 2, 0.125),
+        (None, 2, 0.5),  # no hints: the replies alone
+        (0.3, 19, 1.0),
+    ],
 )
-def test_steps_shrink_with_what_is_left_to_learn(
-    kl: float | None, full: float, share: float
+def test_steps_shrink_with_what_is_left_to_learn_and_with_few_replies(
+    kl: float | None, replies: int, share: float
 ) -> None:
-    assert step_share(kl, kl_full_step=full) == pytest.approx(share)
+    found = step_share(kl, effect=0.2, full_share=0.5, replies=replies, batch_size=8)
+    assert found == pytest.approx(share)
 
 
-def test_a_jobs_last_step_used_the_shrunk_learning_rate(
+def test_a_hint_of_small_effect_still_takes_whole_steps() -> None:
+    assert step_share(0.01, effect=0.01, full_share=0.5, replies=8, batch_size=8) == 1.0
+
+
+def test_a_jobs_steps_use_the_shrunk_learning_rate(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
-    result, steps = job(base, model, samples(base), dataclasses.replace(config, kl_full_step=100.0))
-    assert steps[-1].kl is not None
-    assert result.optimizer.param_groups[0]["lr"] == pytest.approx(config.lr * steps[-1].kl / 100)
+    given = samples(base, 2)
+    items = items_of(base, given, config)
+    pairs = [(i.prompt_ids, i.response_ids) for i in items]
+    with torch.no_grad():  # the fresh adapter is the base
+        plain = response_hidden(base, model, pairs)
+        hinted = response_hidden(
+            base, model, [(i.teacher_prompt_ids, i.response_ids) for i in items]
+        )
+    teacher = boosted(hinted, plain, boost=config.hint_boost)
+    effect = float(kl_between(base, plain, teacher).mean())
+    settings = dataclasses.replace(config, kl_full_share=1.0)
+    result, steps = job(base, model, given, settings)
+    last = steps[-1].kl
+    assert last is not None
+    assert result.optimizer.param_groups[0]["lr"] == pytest.approx(
+        config.lr * min(1.0, last / effect) * (2 / 8) ** 0.5, rel=1e-3
+    )
 
 
 class Cancelled(Exception):
