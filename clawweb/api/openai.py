@@ -27,6 +27,7 @@ from clawweb.streams import read_reply
 
 log = logging.getLogger(__name__)
 View = Callable[[HttpRequest, ApiKey], Awaitable[HttpResponseBase]]
+BROKEN = (TurnState.FAILED, TurnState.INTERRUPTED)  # half a reply is not a reply that stopped
 
 
 def error(
@@ -202,7 +203,7 @@ class Answer:
             raise
         self.turns = await in_db(_fresh, self.turns)
         for turn in self.turns:
-            if turn.state == TurnState.FAILED:
+            if turn.state in BROKEN:
                 return _failure(turn)
         replies = await in_db(lambda: [chats.reply_of(turn) for turn in self.turns])
         choices = [
@@ -257,7 +258,7 @@ class Answer:
             async for piece in read_reply(turn):
                 await queue.put(self._chunk(index, {"content": piece.text}))
             row = (await in_db(_fresh, [turn]))[0]
-            if row.state == TurnState.FAILED:
+            if row.state in BROKEN:
                 await queue.put(json.loads(_failure(row).content))
             else:
                 await queue.put(self._chunk(index, {}, row.finish_reason or "stop"))

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -50,10 +49,14 @@ def held_still(stack: Stack, part: str) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def chunks_of(response: httpx.Response) -> Iterator[dict[str, Any]]:
+def pieces_of(response: httpx.Response) -> Iterator[str]:
+    """The texts of a streamed reply; a reply that broke ends with its error."""
     for line in response.iter_lines():
         if line.startswith("data: {"):
-            yield json.loads(line[6:])
+            chunk = json.loads(line[6:])
+            if "error" in chunk:
+                raise InterruptedError(chunk["error"]["message"])
+            yield chunk["choices"][0]["delta"].get("content", "")
 
 
 @contextmanager
@@ -62,9 +65,9 @@ def story(someone: Person) -> Iterator[tuple[str, Iterator[str]]]:
     body = {"messages": [{"role": "user", "content": STORY}], "max_tokens": 600, "stream": True}
     with someone.http.stream("POST", "/v1/chat/completions", json=body) as response:
         assert response.status_code == 200
-        texts = (chunk["choices"][0]["delta"].get("content", "") for chunk in chunks_of(response))
-        first = next(text for text in texts if text)
-        yield response.headers["X-Clawweb-Turn"], chain([first], texts)
+        pieces = pieces_of(response)
+        first = next(piece for piece in pieces if piece)
+        yield response.headers["X-Clawweb-Turn"], chain([first], pieces)
 
 
 # The generator and its callers
@@ -104,7 +107,11 @@ def test_a_killed_generator_leaves_an_interrupted_reply_with_its_text(
     with story(bob) as (turn_id, pieces):
         wait_for("a checkpoint", lambda: len(bob.turn(turn_id)["reply"]) > 20, timeout=30)
         stack.kill("generator")
-        read = "".join(pieces)
+        read = ""
+        with contextlib.suppress(InterruptedError):
+            for piece in pieces:
+                read += piece
+            pytest.fail("half a reply was passed off as a whole one")
     turn = bob.turn(turn_id)
     assert turn["state"] == "interrupted"
     assert turn["error"]
