@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 Point = dict[str, Any]
+FEW_STEPS = 4  # what a job plans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +99,17 @@ def figure(chart: Chart, points: Sequence[Point]) -> dict[str, Any]:
             "height": 220,
             "margin": {"l": 52, "r": 12, "t": 8, "b": 40},
             "showlegend": False,
-            "xaxis": {"title": {"text": _("step")}, "rangemode": "tozero", "tickformat": "d"},
+            "xaxis": {"title": {"text": _("step")}, **steps_axis(points)},
             "yaxis": {"zeroline": chart.key in ("reward",), "nticks": 5},
             "shapes": restarts(points),
         },
     }
+
+
+def steps_axis(points: Sequence[Point]) -> dict[str, Any]:
+    """Whole steps from 0, room for a few from the start on. charts.js does the same for new ones."""
+    last = max(points[-1]["step"] if points else 0, FEW_STEPS)
+    return {"range": [0, last + 0.4], "dtick": 1 if last <= 12 else None, "tickformat": "d"}
 
 
 def restarts(points: Sequence[Point]) -> list[dict[str, Any]]:

@@ -8,12 +8,13 @@ from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
 from clawweb.figures import chart_context
 from clawweb.models import TrainingJob, User
+from clawweb.selectors.chat import input_of
 from clawweb.selectors.learning import (
     adapter_json,
     adapters_of,
@@ -23,8 +24,26 @@ from clawweb.selectors.learning import (
     system_status,
     visible_jobs,
 )
+from clawweb.views.inspector import text_of
 
 PER_PAGE = 25
+EVENT_WORDS = {
+    "queued": _("Queued"),
+    "started": _("Started"),
+    "loading": _("Loading the model"),
+    "training": _("Training"),
+    "gating": _("Testing the new version"),
+    "deploying": _("Going live"),
+    "deployed": _("Done"),
+    "refused": _("Refused"),
+    "no_signal": _("Nothing to learn"),
+    "cancelled": _("Cancelled"),
+    "failed": _("Failed"),
+    "adapter_accepted": _("The new version passed its tests"),
+    "adapter_refused": _("The new version is refused"),
+    "adapter_live": _("The new version answers"),
+    "adapter_rolled_back": _("The version was rolled back"),
+}
 
 
 @never_cache
@@ -141,14 +160,21 @@ def _job_context(user: User, job: TrainingJob) -> dict[str, Any]:
         "job": _job_row(job),
         "own": own,
         # Hints and replies are the owner's; an admin sees how many there are.
-        "job_samples": list(
-            job.job_samples.select_related("sample__turn__session").order_by("role", "id")
-        )
-        if own
-        else [],
+        "job_samples": _job_samples(job) if own else [],
         "adapter": adapter_json(job.child) if job.child else None,
-        "events": job.events.all(),
+        "events": [
+            {"at": event.at, "what": EVENT_WORDS.get(event.kind, event.kind), "text": event.text}
+            for event in job.events.all()
+        ],
     }
+
+
+def _job_samples(job: TrainingJob) -> list[dict[str, Any]]:
+    rows = job.job_samples.select_related("sample__turn__session").order_by("id")
+    return [
+        {"role": row.role, "sample": row.sample, "text": text_of(input_of(row.sample.turn))}
+        for row in rows
+    ]
 
 
 def _adapters_context(user: User) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib.auth.decorators import login_required
@@ -22,6 +23,7 @@ from clawweb.selectors.chat import (
 )
 from clawweb.selectors.learning import job_number, receipt
 from clawweb.views.chat import own_session
+from rollouts.types import Message
 
 PER_PAGE = 30
 
@@ -58,7 +60,7 @@ def turn_facts(turn: Turn) -> dict[str, Any]:
     return {
         "row": turn,
         "messages": messages,
-        "text": next((m["content"] for m in reversed(messages) if m["role"] == "user"), ""),
+        "text": text_of(messages),
         "reply": reply_of(turn),
         "parent": turn.parent.public_id if turn.parent else None,
         "prompt_tokens": len(turn.prompt_ids) if turn.prompt_ids is not None else None,
@@ -70,6 +72,11 @@ def turn_facts(turn: Turn) -> dict[str, Any]:
         "feedback": feedback[::-1],
         "samples": [sample_facts(sample) for sample in turn.samples.all()][::-1],
     }
+
+
+def text_of(messages: Sequence[Message]) -> str:
+    """What the user said, among a turn's new messages."""
+    return next((m["content"] for m in reversed(messages) if m["role"] == "user"), "")
 
 
 def sample_facts(sample: TrainingSample) -> dict[str, Any]:

@@ -59,8 +59,13 @@ async function draw(plot) {
   plot.drawn = true;
   await Plotly.react(plot.box, [trace], {
     ...layout, ...theme, shapes: restarts(),
-    xaxis: { ...layout.xaxis, ...axis }, yaxis: { ...layout.yaxis, ...axis },
+    xaxis: { ...layout.xaxis, ...axis, ...stepsAxis() }, yaxis: { ...layout.yaxis, ...axis },
   }, { responsive: true, displaylogo: false, displayModeBar: false });
+}
+
+function stepsAxis() {
+  const last = Math.max(points.at(-1)?.step ?? 0, 4);
+  return { range: [0, last + 0.4], dtick: last <= 12 ? 1 : null };
 }
 
 function restarts() {
@@ -79,7 +84,10 @@ async function extend(plot, fresh) {
   if (!rows.length) return undefined;
   const added = { x: [rows.map((row) => row.step)], y: [rows.map((row) => row[plot.key])] };
   await Plotly.extendTraces(plot.box, added, [0]);
-  return Plotly.relayout(plot.box, { shapes: restarts() });
+  const { range, dtick } = stepsAxis();
+  return Plotly.relayout(plot.box, {
+    shapes: restarts(), "xaxis.range": range, "xaxis.dtick": dtick,
+  });
 }
 
 function summarize(plot) {
