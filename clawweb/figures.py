@@ -107,7 +107,7 @@ def figure(chart: Chart, points: Sequence[Point]) -> dict[str, Any]:
 
 
 def steps_axis(points: Sequence[Point]) -> dict[str, Any]:
-    """Whole steps from 0, room for a few from the start on. charts.js does the same for new ones."""
+    """Whole steps from 0, with room for a few. charts.js does the same for new points."""
     last = max(points[-1]["step"] if points else 0, FEW_STEPS)
     return {"range": [0, last + 0.4], "dtick": 1 if last <= 12 else None, "tickformat": "d"}
 
