@@ -108,7 +108,8 @@ def lesson(alice: Person) -> Lesson:
 
     wait_for("the first job's end", ended, timeout=JOB_SECONDS, every=0.05)
     assert seen.job["state"] == "deployed", seen.job["reason"]
-    seen.states.append(alice.receipt(turns[0])["state"])
+    last = alice.receipt(turns[0])["state"]
+    seen.states += [last] if last not in seen.states[-1:] else []
     return seen
 
 
