@@ -175,10 +175,14 @@ class User:
             ]
             return [each.result() for each in waiting]
 
-    def rate(self, reply: Reply) -> None:
+    def rate(self, reply: Reply) -> bool:
+        """False when the reply is empty, which cannot be rated."""
         said: dict[str, Any] = {"value": 1} if fits(reply) else {"value": -1, "comment": HINT}
-        path = f"/api/turns/{reply['turn']}/feedback"
-        self.http.post(path, json=said).raise_for_status()
+        answer = self.http.post(f"/api/turns/{reply['turn']}/feedback", json=said)
+        if answer.status_code == 409:
+            return False
+        answer.raise_for_status()
+        return True
 
     def newest_job(self) -> dict[str, Any] | None:
         items = self.http.get("/api/jobs").raise_for_status().json()["items"]
@@ -230,11 +234,11 @@ def rate_and_learn(user: User, questions: Sequence[str], *, seed: int) -> dict[s
     """Eight rated turns and the job that they start, with its times in seconds."""
     before = user.newest_job()
     replies = user.replies([asked(question) for question in questions], seed=seed)
-    for reply in replies:
-        user.rate(reply)
+    rated_replies = sum([user.rate(reply) for reply in replies])
     rated = time.time()
     job = user.until_ended(user.job_after(before["id"] if before else None))
     line: dict[str, Any] = {
+        "rated": rated_replies,
         "liked": sum(map(fits, replies)),
         "state": job["state"],
         "reason": job["reason"],
