@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import tempfile
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from pydantic import Field
@@ -61,11 +63,6 @@ class Config(BaseSettings):
     lease_seconds: float = Field(60.0, gt=0)  # a job's lease; renewed six times in that time
     sweep_seconds: float = Field(15.0, gt=0)  # how often rows are searched for forgotten work
 
-    # Judge (off without a URL; reserved for the gateway)
-    judge_url: str = ""
-    judge_model: str = ""
-    judge_votes: int = Field(3, ge=1)
-
     @property
     def model_folder(self) -> Path:
         """Folder of the base model's weights, tokenizer and template."""
@@ -76,7 +73,8 @@ class Config(BaseSettings):
 
     @property
     def has_gpu(self) -> bool:
-        return Path("/dev/nvidiactl").exists()
+        """Whether the installed vLLM is the CUDA one; the installer looked for the GPU."""
+        return find_spec("flashinfer") is not None and shutil.which("nvidia-smi") is not None
 
     @property
     def serving_dtype(self) -> str:

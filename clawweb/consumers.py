@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 
 from clawweb import events
+from clawweb.config import config
 from clawweb.models import ChatSession, Turn, User
 from clawweb.orm import in_db
 from clawweb.selectors.chat import session_json, session_of, turn_json, turn_of
@@ -126,7 +127,7 @@ class ChatConsumer(NudgeConsumer):
             session=session,
             parent=parent,
             messages=[Message(role="user", content=text)],
-            params=SamplingParams(),
+            params=SamplingParams(max_tokens=config().max_reply_tokens),
             client_id=content.get("client_id"),
         )
 

@@ -9,12 +9,13 @@ from asgiref.sync import async_to_sync
 from django.db import transaction
 
 from clawweb.engine import get_engine, tokenizer_controls
-from clawweb.models import AdapterVersion, JobState, Turn
+from clawweb.keeper import Keeper
+from clawweb.models import AdapterVersion, JobState, TrainingJob, Turn
 from clawweb.selectors.chat import messages_for
 from clawweb.selectors.learning import live_adapter, policy_of
-from clawweb.services import jobs, versions
-from clawweb.services.errors import CannotPromote, LeaseLost
-from rollouts.errors import EngineUnavailable, RolloutError
+from clawweb.services import jobs, serving, versions
+from clawweb.services.errors import LeaseLost
+from rollouts.errors import BadReply, EngineUnavailable, RolloutError, UnknownAdapter
 from rollouts.rendering import defused
 from rollouts.types import Message, SamplingParams
 
@@ -26,29 +27,41 @@ def deploy(job_id: str) -> None:
     job = versions.claim_deploy(job_id)
     if job is None or job.child is None:
         return  # another worker has it, or has finished it
-    started = time.monotonic()
     try:
-        measured = versions.load_and_probe(job.child)
-        with transaction.atomic():  # live, the job and its samples move together or not at all
-            versions.go_live(job.child, over=live_adapter(job.user), why=f"deployed by {job_id}")
-            seconds = round(time.monotonic() - started, 3)
-            jobs.advance(job, timings={**job.timings, "deploy": seconds, "probe": measured})
-            jobs.end_job(
-                job,
-                state=JobState.DEPLOYED,
-                reason=f"Version {job.child.version} answers now.",
-                learned=job.child,
-            )
-        _warm(job.child)
-    except EngineUnavailable as exc:
+        with Keeper(job):
+            _move_live(job, job.child)
+    except (EngineUnavailable, UnknownAdapter, BadReply) as exc:
+        # Down, or restarted between two of our calls: the sweep tries again.
         log.warning("deploying %s waits: %s", job.child.name, exc)
         versions.release_deploy(job)
-    except (RolloutError, CannotPromote, OSError) as exc:
-        reason = f"The model server could not take version {job.child.version}: {exc}"
-        versions.refuse(job.child, reason)
-        jobs.end_job(job, state=JobState.FAILED, reason=reason)
     except LeaseLost:
         log.info("another worker deploys %s", job_id)
+    except Exception as exc:
+        log.warning("%s cannot be served", job.child.name, exc_info=exc)
+        _give_up(job, job.child, f"Version {job.child.version} could not be served: {exc}")
+    else:
+        _warm(job.child)
+
+
+def _move_live(job: TrainingJob, child: AdapterVersion) -> None:
+    started = time.monotonic()
+    measured = serving.load_and_probe(child)
+    with transaction.atomic():  # live, the job and its samples move together or not at all
+        versions.go_live(child, over=live_adapter(job.user), why=f"deployed by {job.public_id}")
+        seconds = round(time.monotonic() - started, 3)
+        jobs.advance(job, timings={**job.timings, "deploy": seconds, "probe": measured})
+        reason = f"Version {child.version} answers now."
+        jobs.end_job(job, state=JobState.DEPLOYED, reason=reason, learned=child)
+
+
+def _give_up(job: TrainingJob, child: AdapterVersion, reason: str) -> None:
+    """Live does not move; the ratings count again."""
+    try:
+        with transaction.atomic():
+            jobs.end_job(job, state=JobState.FAILED, reason=reason)
+            versions.refuse(child, reason)
+    except LeaseLost:
+        log.info("another worker deploys %s", job)
 
 
 def _warm(adapter: AdapterVersion) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Literal
 
 from asgiref.sync import async_to_sync
@@ -24,22 +25,24 @@ def group(user_id: int) -> str:
 ADMINS = "admins"
 
 
-def changed(user_id: int, what: What, public_id: str) -> None:
+def changed(user_id: int, what: What, *public_ids: str) -> None:
     """Tell the user's browsers (and admins', for jobs) once the change is committed."""
-    transaction.on_commit(lambda: _send(user_id, what, public_id), robust=True)
+    if public_ids:
+        transaction.on_commit(lambda: _send(user_id, what, public_ids), robust=True)
 
 
-def _send(user_id: int, what: What, public_id: str) -> None:
+def _send(user_id: int, what: What, public_ids: Sequence[str]) -> None:
     groups = [group(user_id), ADMINS] if what in ("job", "adapter") else [group(user_id)]
-    message = {"type": "changed", "what": what, "id": public_id}
+    messages = [{"type": "changed", "what": what, "id": name} for name in public_ids]
     try:
-        async_to_sync(_send_to)(groups, message)
+        async_to_sync(_send_to)(groups, messages)
     except Exception as exc:  # the layer is down: pages poll, rows stay true
-        log.warning("no nudge about %s %s: %s", what, public_id, exc)
+        log.warning("no nudge about %s %s: %s", what, public_ids, exc)
 
 
-async def _send_to(groups: list[str], message: dict[str, str]) -> None:
+async def _send_to(groups: Sequence[str], messages: Sequence[dict[str, str]]) -> None:
     layer = get_channel_layer()
     async with asyncio.timeout(PATIENCE_SECONDS):
         for name in groups:
-            await layer.group_send(name, message)
+            for message in messages:
+                await layer.group_send(name, message)

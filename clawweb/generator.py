@@ -129,9 +129,11 @@ class Reply:
 
     async def write(self) -> None:
         """Answer the turn, whatever happens: the row ends in a final state with a reason."""
-        async with TokenLog(self.turn.public_id) as self.log:
-            keeper = asyncio.create_task(self._keep())
+        self.log = TokenLog(self.turn.public_id)
+        keeper = asyncio.create_task(self._keep())
+        async with self.log:
             try:
+                await self.log.begin()
                 rollout = await self._generate()
                 await self._finish(TurnState.COMPLETE, rollout)
             except asyncio.CancelledError:
@@ -139,7 +141,7 @@ class Reply:
                 error = "" if self.stop else "The server was stopped while it wrote this reply."
                 await asyncio.shield(self._finish(state, self._partial(), error))
             except RolloutError as exc:
-                await self._finish(TurnState.FAILED, self._partial(), _in_words(exc))
+                await self._finish(TurnState.FAILED, self._partial(), *_in_words(exc))
             except Exception:
                 log.exception("reply %s failed", self.turn.public_id)
                 await self._finish(
@@ -243,10 +245,18 @@ class Reply:
             params=self.params,
         )
 
-    async def _finish(self, state: TurnState, rollout: Rollout | None, error: str = "") -> None:
+    async def _finish(
+        self, state: TurnState, rollout: Rollout | None, error: str = "", code: str = ""
+    ) -> None:
         text = rollout.text if rollout is not None else self.text
         await in_db(
-            chat.finish_turn, self.turn, state=state, rollout=rollout, text=text, error=error
+            chat.finish_turn,
+            self.turn,
+            state=state,
+            rollout=rollout,
+            text=text,
+            error=error,
+            code=code,
         )
 
 
@@ -259,9 +269,11 @@ class TokenLog:
         self.down = False
 
     async def __aenter__(self) -> TokenLog:
+        return self
+
+    async def begin(self) -> None:
         await self._do("xadd", self.key, {"offset": 0, "text": ""}, maxlen=valkey.MAX_ENTRIES)
         await self._do("expire", self.key, valkey.TTL_SECONDS)
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         with contextlib.suppress(valkey.ValkeyError):
@@ -285,11 +297,12 @@ class TokenLog:
             log.warning("token log of %s is off: %s", self.key, exc)
 
 
-def _in_words(exc: RolloutError) -> str:
-    """An engine's error as the user reads it."""
+def _in_words(exc: RolloutError) -> tuple[str, str]:
+    """An engine's error as the user reads it, and its code."""
     if isinstance(exc, EngineUnavailable):
-        return "The model server does not answer right now. Your message is saved: try again soon."
+        text = "The model server does not answer right now. Your message is saved: try again soon."
+        return text, "engine_unavailable"
     if isinstance(exc, PromptTooLong):
         limit = config().context_tokens
-        return f"context_length_exceeded: the conversation is longer than {limit} tokens."
-    return f"The model server refused: {exc}"
+        return f"The conversation is longer than {limit} tokens.", "context_length_exceeded"
+    return f"The model server refused: {exc}", "refused_by_engine"

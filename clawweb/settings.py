@@ -16,7 +16,7 @@ VAR = _config.var
 
 SECRET_KEY = _config.secret("secret_key", _config.secret_key)
 DEBUG = _config.debug
-ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]", "testserver", _config.host] + [
+ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]", _config.host] + [
     host.strip() for host in _config.allowed_hosts.split(",") if host.strip()
 ]
 
@@ -130,6 +130,7 @@ X_FRAME_OPTIONS = "DENY"
 DATA_UPLOAD_MAX_MEMORY_SIZE = 4 * 1024 * 1024
 if _config.trusted_proxy:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
         "default-src": [SELF],

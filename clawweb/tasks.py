@@ -12,8 +12,9 @@ from celery import Task, shared_task
 from celery.signals import worker_ready
 from django.db import transaction
 
+from clawweb.config import config
 from clawweb.models import User
-from clawweb.services import chat, feedback, health, jobs, versions
+from clawweb.services import chat, feedback, health, jobs, serving, versions
 from rollouts.errors import RolloutError
 
 log = logging.getLogger(__name__)
@@ -25,9 +26,9 @@ def enqueue(task: Task, *ids: str) -> None:
     transaction.on_commit(lambda: _send(task, ids), robust=True)
 
 
-def _send(task: Task, ids: tuple[str, ...]) -> None:
+def _send(task: Task, ids: tuple[str, ...], expires: float | None = None) -> None:
     try:
-        task.apply_async(args=ids, retry=False)
+        task.apply_async(args=ids, retry=False, expires=expires)
     except Exception as exc:  # kombu's errors are many; any of them means "not now"
         log.warning("%s%s is not queued, the sweep will do it: %s", task.name, ids, exc)
 
@@ -81,6 +82,7 @@ def deploy(job_id: str) -> None:
 @shared_task
 def sweep() -> None:
     """Find what crashes, lost messages and restarts left behind, from the rows alone."""
+    health.beat("beat", "beat", "sent the sweep")
     for step in (_sweep_turns, _sweep_jobs, _sweep_engine, health.forget_dead):
         try:
             step()
@@ -95,12 +97,14 @@ def _sweep_turns() -> None:
 def _sweep_jobs() -> None:
     for user in [*feedback.settle_due(), *jobs.users_with_batches()]:
         after_rating(user)
+    # What is not taken until the next sweep is sent again then: it must not pile up.
+    until_then = config().sweep_seconds
     for job in jobs.forgotten_jobs():
-        _send(run_training_job, (job.public_id,))
+        _send(run_training_job, (job.public_id,), until_then)
     for job in versions.jobs_to_deploy():
-        _send(deploy, (job.public_id,))
+        _send(deploy, (job.public_id,), until_then)
 
 
 def _sweep_engine() -> None:
-    versions.reconcile()
-    versions.prune()
+    serving.reconcile()
+    serving.prune()

@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import logging
 import shutil
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from django.db import DatabaseError, close_old_connections, transaction
+from django.db import transaction
 
 from clawweb.config import config
 from clawweb.engine import tokenizer_controls
+from clawweb.keeper import Cancelled, Keeper, Stopping
 from clawweb.models import AdapterVersion, JobState, TrainingJob, TrainingSample, User
 from clawweb.selectors.chat import messages_for
-from clawweb.selectors.learning import policy_of
+from clawweb.selectors.learning import policy_of, versions_behind
 from clawweb.services import jobs, versions
 from clawweb.services.errors import LeaseLost
-from clawweb.worker import STOP, doing
+from clawweb.worker import doing
 from rollouts.rendering import defuse, defused
 from rollouts.types import Sample
 from training.adapters import SavedAdapter, attach, check_folder, detach, save_version
@@ -48,61 +47,6 @@ _REANSWER = "answering your prompts again, to learn from that"
 _GATE = "testing the new version"
 
 
-class Cancelled(Exception):
-    """The user cancelled the job."""
-
-
-class Stopping(Exception):
-    """The worker is asked to end; the job goes back to the queue."""
-
-
-class Keeper:
-    """Keeps a job's lease from a thread, and knows why the work should end."""
-
-    def __init__(self, job: TrainingJob) -> None:
-        self.job = job
-        self.ended = threading.Event()
-        self.lost = False
-        self.cancelled = False
-        self.renewed = time.monotonic()
-        self.thread = threading.Thread(target=self._renew, name=f"lease-{job.pk}", daemon=True)
-
-    def check(self) -> None:
-        """Raise when the run should end. Cheap: called at each micro-batch."""
-        # A database that does not answer cannot renew: what we held may be another's by now.
-        if self.lost or time.monotonic() - self.renewed > config().lease_seconds:
-            raise LeaseLost(self.job.public_id)
-        if self.cancelled:
-            raise Cancelled
-        if STOP.is_set():
-            raise Stopping
-
-    def _renew(self) -> None:
-        every = config().lease_seconds / 6
-        while not self.ended.wait(min(every, 1.0)):
-            try:
-                self.cancelled = jobs.cancel_wanted(self.job)
-                if time.monotonic() - self.renewed >= every:
-                    self.lost = not jobs.renew(self.job)
-                    self.renewed = time.monotonic()
-            except DatabaseError as exc:
-                log.warning("the lease of %s is not renewed: %s", self.job, exc)
-            finally:
-                close_old_connections()
-            if self.lost:
-                return
-
-    def __enter__(self) -> Keeper:
-        self.thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.ended.set()
-        self.thread.join()
-
-
 def run(job_id: str) -> bool:
     """Take the job as far as it goes; whether its version waits to be deployed."""
     job = jobs.claim_job(job_id)
@@ -110,10 +54,21 @@ def run(job_id: str) -> bool:
         return False  # another worker has it, or it is over
     doing(f"training {job.public_id}")
     try:
+        return _worked_on(job)
+    except LeaseLost:
+        log.warning("the lease of %s was lost: another worker has it", job)
+    finally:
+        doing("idle")
+    return False
+
+
+def _worked_on(job: TrainingJob) -> bool:
+    """The job's version, or the job's end with the reason why there is none."""
+    try:
         with Keeper(job) as keeper:
             return _version(job, keeper.check)
     except LeaseLost:
-        log.warning("the lease of %s was lost: another worker has it", job)
+        raise
     except Stopping:
         jobs.put_back(job)
     except Cancelled:
@@ -125,11 +80,8 @@ def run(job_id: str) -> bool:
         jobs.end_job(job, state=JobState.FAILED, reason=f"Training failed: {exc}")
     except Exception as exc:
         log.exception("%s failed", job)
-        jobs.end_job(
-            job, state=JobState.FAILED, reason=f"Training broke: {type(exc).__name__}: {exc}"
-        )
-    finally:
-        doing("idle")
+        reason = f"Training broke: {type(exc).__name__}: {exc}"
+        jobs.end_job(job, state=JobState.FAILED, reason=reason)
     return False
 
 
@@ -139,7 +91,7 @@ def _version(job: TrainingJob, check: Callable[[], None]) -> bool:
     base = loaded_base()
     settings = _train_config(job)
     parent = Path(policy_of(job.parent).path or "") if job.parent else None
-    model = attach(base, settings, parent)
+    model = _attached(base, settings, parent)
     try:
         clock.took("load")
         jobs.advance(job, state=JobState.TRAINING, phase=_RATED, config=asdict(settings))
@@ -175,6 +127,15 @@ def _version(job: TrainingJob, check: Callable[[], None]) -> bool:
         )
         _keep_baseline(job.user, result.baseline)
         return _hand_over(job, accepted=decision.accepted, note=note)
+
+
+def _attached(base: Base, settings: TrainConfig, parent: Path | None) -> Any:
+    """The base wearing the parent; a base that was left half dressed is not used again."""
+    try:
+        return attach(base, settings, parent)
+    except BaseException:
+        _BASE.clear()
+        raise
 
 
 class Clock:
@@ -262,7 +223,7 @@ def sample_for(row: TrainingSample, parent: AdapterVersion | None) -> Sample:
         reward=row.reward,
         hint=defuse(row.hint, controls) or None,
         correction=defuse(row.correction, controls) or None,
-        version_age=max(0, parent.version - turn.version) if parent else 0,
+        version_age=versions_behind(parent, turn),
     )
 
 

@@ -44,7 +44,10 @@ class ChatMessage(BaseModel):
                 f"Content of type {', '.join(sorted(others))} is not read here: send text.",
                 param="messages",
             )
-        return Message(role=role, content="".join(str(part["text"]) for part in self.content))
+        texts = [part.get("text") for part in self.content]
+        if not all(isinstance(text, str) for text in texts):
+            raise Unacceptable("A part of type text has a string as its text.", param="messages")
+        return Message(role=role, content="".join(map(str, texts)))
 
 
 class StreamOptions(BaseModel):

@@ -51,7 +51,7 @@ def _queue() -> str:
 def _processes() -> dict[str, str]:
     try:
         parts = {"engine": "ok" if system_status()["engine"]["ok"] else "down"}
-        for kind in ("generator", "worker-light", "worker-gpu"):
+        for kind in ("generator", "worker-light", "worker-gpu", "beat"):
             parts[kind] = "ok" if workers(kind).exists() else "not heard of for a minute"
     except DatabaseError:
         return {"processes": "unknown: the database is down"}

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
@@ -98,6 +99,8 @@ async def chat_completions(request: HttpRequest, key: ApiKey) -> HttpResponseBas
     """One or more replies of the caller's agent, streamed or whole. Each choice is a turn."""
     try:
         body = ChatRequest.model_validate_json(request.body)
+    except RequestDataTooBig as exc:
+        raise Unacceptable("The request is larger than 4 MB.", status=413) from exc
     except ValidationError as exc:
         first = exc.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -123,8 +126,9 @@ def _open(key: ApiKey, body: ChatRequest, headers: dict[str, str]) -> list[Turn]
     user = key.user
     _check_model(user, body.model)
     name = headers.get("session") or body.session_id
+    turn_type = headers.get("turn_type") or body.turn_type or "main"
     session, parent, new = chat.place(
-        user=user, api_key=key, name=name, messages=body.plain_messages()
+        user=user, api_key=key, name=name, messages=body.plain_messages(), turn_type=turn_type
     )
     turns = [
         chat.open_turn(
@@ -133,7 +137,7 @@ def _open(key: ApiKey, body: ChatRequest, headers: dict[str, str]) -> list[Turn]
             messages=new,
             params=params,
             asked=body.model,
-            turn_type=headers.get("turn_type") or body.turn_type or "main",
+            turn_type=turn_type,
             source="api",
         )
         for params in body.sampling()
@@ -298,7 +302,8 @@ def _event(chunk: dict[str, Any]) -> bytes:
 
 
 def _failure(turn: Turn) -> JsonResponse:
-    code, _, rest = turn.error.partition(": ")
-    if code == "context_length_exceeded":
-        return error(400, rest, code=code, param="messages")
-    return error(503, turn.error or "The reply failed.", code="engine_unavailable")
+    if turn.error_code == "context_length_exceeded":
+        return error(400, turn.error, code=turn.error_code, param="messages")
+    if turn.error_code == "refused_by_engine":
+        return error(400, turn.error, code=turn.error_code)
+    return error(503, turn.error or "The reply failed.", code=turn.error_code or turn.state)

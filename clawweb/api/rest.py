@@ -195,24 +195,22 @@ def list_jobs(request: HttpRequest, cursor: Cursor = None) -> Any:
 
 @api.get("/jobs/{job_id}", auth=Scoped("read"), tags=["learning"])
 def get_job(request: HttpRequest, job_id: str) -> Any:
-    return learning.job_json(learning.visible_jobs(caller(request)).get(public_id=job_id))
+    return learning.job_json(learning.jobs_of(caller(request)).get(public_id=job_id))
 
 
 @api.get("/jobs/{job_id}/metrics", auth=Scoped("read"), tags=["learning"])
 def get_metrics(request: HttpRequest, job_id: str, after: int = -1) -> Any:
     """Metric points after step `after`, exclusive. Keys that were not measured are absent."""
-    job = learning.visible_jobs(caller(request)).get(public_id=job_id)
+    job = learning.jobs_of(caller(request)).get(public_id=job_id)
     return {"points": learning.metric_points(job, after), "state": job.state}
 
 
 @api.post("/jobs/{job_id}/cancel", auth=Scoped("train"), response={202: Any}, tags=["learning"])
 def cancel_job(request: HttpRequest, job_id: str) -> Any:
-    job = learning.visible_jobs(caller(request)).get(public_id=job_id)
+    job = learning.jobs_of(caller(request)).get(public_id=job_id)
     if not jobs.cancel_job(job):
         raise ServiceError(f"The job is {job.state} and cannot be cancelled any more.")
-    return Status(
-        202, learning.job_json(learning.visible_jobs(caller(request)).get(public_id=job_id))
-    )
+    return Status(202, learning.job_json(learning.jobs_of(caller(request)).get(public_id=job_id)))
 
 
 @api.get("/adapters", auth=Scoped("read"), tags=["learning"])

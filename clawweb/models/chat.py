@@ -85,7 +85,8 @@ class Turn(models.Model):
     sampling = models.JSONField(default=dict)
     template_hash = models.CharField(max_length=64, blank=True)
     finish_reason = models.CharField(max_length=16, blank=True)
-    error = models.TextField(blank=True)
+    error = models.TextField(blank=True)  # in words
+    error_code = models.CharField(max_length=40, blank=True)  # for programs
 
     stop_requested = models.BooleanField(default=False)
     lease_token = models.CharField(max_length=36, blank=True)

@@ -32,7 +32,10 @@ class DropReason(models.TextChoices):
 
     NO_SIGNAL = "no_signal", "There was no vote in it to learn from."
     SIDE_TURN = "side_turn", "It rates a background call."
-    BASE_REQUESTED = "base_requested", "The base model was asked for, not your agent."
+    BASE_REQUESTED = (
+        "base_requested",
+        "The base model or a version by number was asked for, not your agent.",
+    )
     FALLBACK = "fallback", "The base model had to answer in your agent's place."
     NO_LOGPROBS = "no_logprobs", "The reply's probabilities were not recorded."
     GREEDY = (
@@ -87,8 +90,8 @@ class AdapterVersion(models.Model):
     name = models.CharField(max_length=120, unique=True)
     state = models.CharField(max_length=12, choices=AdapterState, default=AdapterState.CANDIDATE)
     parent = models.ForeignKey("self", models.SET_NULL, null=True, blank=True, related_name="+")
-    # What was live when this went live: where a rollback leads. NULL = the base model.
-    replaced = models.ForeignKey("self", models.SET_NULL, null=True, blank=True, related_name="+")
+    # Ids of what was live before this went live, newest last: the way back. Empty = to base.
+    live_before = models.JSONField(default=list)
     path = models.CharField(max_length=500)  # relative to var
     sha256 = models.CharField(max_length=64)
     size_bytes = models.PositiveBigIntegerField()

@@ -91,13 +91,20 @@ def history_hash(messages: Sequence[Message]) -> str:
 
 
 def turn_that_ends_with(
-    user: User, messages: Sequence[Message], *, session: ChatSession | None, api_key_id: int | None
+    user: User,
+    messages: Sequence[Message],
+    *,
+    session: ChatSession | None,
+    api_key_id: int | None,
+    turn_type: str = "main",
 ) -> tuple[Turn | None, int]:
     """The turn after which the longest prefix of `messages` stood, and that prefix's length.
 
     Within one session when it is given, else among the sessions that this key opened.
     """
     turns = Turn.objects.filter(session__user=user)
+    if turn_type == "main":
+        turns = turns.filter(turn_type="main")  # a background call is no part of the conversation
     turns = turns.filter(session=session) if session else turns.filter(session__api_key=api_key_id)
     ends = [i for i, m in enumerate(messages) if m["role"] == "assistant"]
     hashes = {history_hash(messages[: end + 1]): end + 1 for end in ends}

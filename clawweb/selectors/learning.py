@@ -62,6 +62,14 @@ def ready_samples(user: User) -> QuerySet[TrainingSample]:
     ).order_by("id")
 
 
+def versions_behind(live: AdapterVersion | None, turn: Turn) -> int:
+    """How many versions have gone live after the one that wrote the reply, up to `live`."""
+    if live is None:
+        return 0
+    since = AdapterVersion.objects.filter(user=live.user_id, live_at__isnull=False)
+    return since.filter(version__gt=turn.version, version__lte=live.version).count()
+
+
 def newest_sample(turn: Turn) -> TrainingSample | None:
     return max(turn.samples.all(), key=lambda sample: sample.pk, default=None)
 
@@ -173,6 +181,8 @@ def _waits_for(job: TrainingJob) -> str:
         if not workers("worker-gpu"):
             return "a training worker to start"
         return "the training worker to take it"
+    if job.state == JobState.DEPLOYING and job.phase != "deploying":
+        return "the model server, which does not answer"
     if job.is_active and job.lease_until and job.lease_until < timezone.now():
         return "its worker, which has not been heard of; the job will be taken up again"
     return ""
@@ -190,7 +200,7 @@ def metric_points(job: TrainingJob, after: int = -1) -> list[dict[str, Any]]:
 def adapters_of(user: User) -> QuerySet[AdapterVersion]:
     return (
         AdapterVersion.objects.filter(user=user)
-        .select_related("parent", "replaced", "job")
+        .select_related("parent", "job")
         .prefetch_related("gate")
     )
 
@@ -252,7 +262,5 @@ def system_status() -> dict[str, Any]:
             }
             for row in Heartbeat.objects.order_by("kind", "name")
         ],
-        "judge": "off: there is no judge; ratings alone drive learning"
-        if not config().judge_url
-        else config().judge_url,
+        "judge": "off: ratings alone drive learning",
     }

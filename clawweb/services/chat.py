@@ -51,13 +51,20 @@ def open_session(
 
 
 def place(
-    *, user: User, api_key: ApiKey | None, name: str | None, messages: Sequence[Message]
+    *,
+    user: User,
+    api_key: ApiKey | None,
+    name: str | None,
+    messages: Sequence[Message],
+    turn_type: str = "main",
 ) -> tuple[ChatSession, Turn | None, list[Message]]:
     """Where a stateless request belongs: its session, the turn it follows, and what is new in
     it."""
     session = open_session(user=user, external_id=name, api_key=api_key) if name else None
     key_id = api_key.pk if api_key else None
-    parent, length = turn_that_ends_with(user, messages, session=session, api_key_id=key_id)
+    parent, length = turn_that_ends_with(
+        user, messages, session=session, api_key_id=key_id, turn_type=turn_type
+    )
     if session is None:
         session = parent.session if parent else open_session(user=user, api_key=api_key)
     return session, parent, list(messages[length:])
@@ -79,25 +86,26 @@ def open_turn(
     if known is not None:
         return known
     recorded = session.user.consent != Consent.NOTHING
+    turn = Turn(
+        session=session,
+        parent=parent,
+        context_start=parent.context_start if parent else None,
+        source=source,
+        turn_type=turn_type,
+        asked=asked,
+        client_id=client_id,
+        recorded=recorded,
+        input_messages=list(messages) if recorded else [],
+        sampling=asdict(params),
+    )
+    if not recorded:
+        _keep(turn, messages, "")
     with transaction.atomic():
-        turn = Turn.objects.create(
-            session=session,
-            parent=parent,
-            context_start=parent.context_start if parent else None,
-            source=source,
-            turn_type=turn_type,
-            asked=asked,
-            client_id=client_id,
-            recorded=recorded,
-            input_messages=list(messages) if recorded else [],
-            sampling=asdict(params),
-        )
+        turn.save()
         if recorded and not session.title:
             text = next((m["content"] for m in messages if m["role"] == "user"), "")
             session.title = " ".join(text.split())[:TITLE_CHARS]
         session.save(update_fields=["title", "updated_at"])
-        if not recorded:
-            _keep(turn, messages, "")
     transaction.on_commit(valkey.wake_generator, robust=True)
     return turn
 
@@ -120,10 +128,13 @@ def turn_sent_as(user: User, client_id: str | None) -> Turn | None:
 
 def regenerate(*, turn: Turn, client_id: str | None = None) -> Turn:
     """A sibling that answers the same input again."""
+    messages = input_of(turn)
+    if not messages:
+        raise ServiceError("The text of this message was not kept. Write it again.")
     return open_turn(
         session=turn.session,
         parent=turn.parent,
-        messages=input_of(turn),
+        messages=messages,
         params=sampling_of(turn),
         asked="agent" if turn.asked.startswith("agent") else turn.asked,
         turn_type=turn.turn_type,
@@ -224,7 +235,13 @@ def checkpoint(
 
 
 def finish_turn(
-    turn: Turn, *, state: TurnState, rollout: Rollout | None, text: str, error: str = ""
+    turn: Turn,
+    *,
+    state: TurnState,
+    rollout: Rollout | None,
+    text: str,
+    error: str = "",
+    code: str = "",
 ) -> bool:
     """End the turn under its lease; the reply's ids and log-probs go onto the row as the engine
     gave them."""
@@ -232,6 +249,7 @@ def finish_turn(
         "state": state,
         "finished_at": timezone.now(),
         "error": error,
+        "error_code": code,
         "template_hash": current_template_hash(),
     }
     if rollout is not None:
@@ -246,12 +264,21 @@ def finish_turn(
         values |= {"reply": text, "history_hash": _history_after(turn, text)}
     else:
         values |= {"prompt_ids": None, "response_ids": None, "logprobs": None, "reply": ""}
-        _keep(turn, input_of(turn), text)
+        values |= _kept_aside(turn, text)
     with transaction.atomic():
         done = _held(turn).update(**values)
         if done:
             changed(turn.session.user_id, "turn", turn.public_id)
     return bool(done)
+
+
+def _kept_aside(turn: Turn, text: str) -> dict[str, str]:
+    """The reply of a turn that is not recorded into the short-lived store; the end comes anyway."""
+    try:
+        _keep(turn, input_of(turn), text)
+    except ServiceError as exc:
+        return {"error": str(exc)}
+    return {}
 
 
 def _history_after(turn: Turn, text: str) -> str:

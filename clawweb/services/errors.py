@@ -19,6 +19,11 @@ class UnknownReason(ServiceError):
     status = 422
 
 
+class Contradiction(ServiceError):
+    title = "contradiction"
+    status = 422
+
+
 class NothingToRate(ServiceError):
     title = "no_reply_yet"
 

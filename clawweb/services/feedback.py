@@ -25,7 +25,7 @@ from clawweb.models import (
     User,
 )
 from clawweb.selectors.chat import latest_feedback
-from clawweb.services.errors import NothingToRate, NotRecorded, UnknownReason
+from clawweb.services.errors import Contradiction, NothingToRate, NotRecorded, UnknownReason
 from rollouts.types import SamplingParams
 
 MAX_COMMENT = 4000
@@ -46,6 +46,10 @@ def rate_turn(*, turn: Turn, author: User, changes: dict[str, Any], source: str 
         raise NotRecorded("You asked to keep nothing of your chats, so this reply cannot be rated.")
     if not turn.is_finished or not turn.reply:
         raise NothingToRate("There is no finished reply to rate yet.")
+    # Two calls at once would both see the same last row (SQLite's writers wait at BEGIN).
+    turn = (
+        Turn.objects.select_for_update(of=("self",)).select_related("session__user").get(pk=turn.pk)
+    )
     before = latest_feedback(turn)
     said = _merged(before, changes)
     row = Feedback.objects.create(
@@ -56,7 +60,10 @@ def rate_turn(*, turn: Turn, author: User, changes: dict[str, Any], source: str 
         content_hash=hashlib.sha256(turn.reply.encode()).hexdigest(),
         **said,
     )
-    _replace_sample(turn, row)
+    if before is None or any(getattr(before, name) != said[name] for name in _GIVEN):
+        _replace_sample(turn, row)
+    elif row.is_final:
+        _settle_now(turn)
     changed(turn.session.user_id, "receipt", turn.public_id)
     return row
 
@@ -74,8 +81,10 @@ def _merged(before: Feedback | None, changes: dict[str, Any]) -> dict[str, Any]:
         if changes.get(name) is not None:
             kept[name] = changes[name].strip()[:MAX_COMMENT]
     explains = kept["reasons"] or kept["correction"]
-    if kept["value"] is None and explains and "value" not in changes:
+    if explains and "value" not in changes:
         kept["value"] = -1
+    if explains and kept["value"] == 1:
+        raise Contradiction("A reason or a correction goes with a thumb down, not with a thumb up.")
     kept["is_final"] = bool(changes.get("final")) or bool(explains or kept["comment"])
     return kept
 
@@ -112,10 +121,19 @@ def _replace_sample(turn: Turn, row: Feedback) -> None:
         TrainingSample.objects.filter(pk=old.pk).update(replaced_by=new)
 
 
+def _settle_now(turn: Turn) -> None:
+    """Nothing more is being written about this reply: its sample need not wait."""
+    for sample in turn.samples.select_related("user").filter(state=SampleState.WAITING):
+        settle(sample)
+        sample.save(update_fields=["state", "held_back", "updated_at"])
+
+
 def _sample(turn: Turn, row: Feedback) -> TrainingSample:
     """What the rating gives to training, with the reason when it gives nothing."""
     hints = [reason["hint"] for reason in row.reasons]
-    hint = " ".join([*hints, row.comment] if row.comment else hints)
+    if row.comment and row.value == -1:  # praise is no instruction
+        hints.append(row.comment)
+    hint = " ".join(hints)
     sample = TrainingSample(
         turn=turn,
         user=turn.session.user,

@@ -23,6 +23,7 @@ from clawweb.models import (
     Consent,
     DropReason,
     Event,
+    FeedbackReason,
     JobSample,
     JobState,
     SampleState,
@@ -31,7 +32,7 @@ from clawweb.models import (
     TrainingSample,
     User,
 )
-from clawweb.selectors.learning import live_adapter, ready_samples
+from clawweb.selectors.learning import live_adapter, ready_samples, versions_behind
 from clawweb.services.errors import AlreadyTraining, LeaseLost, NothingReady
 
 MAX_SAMPLES = 64
@@ -70,13 +71,19 @@ def queue_batch(user: User) -> TrainingJob | None:
     last = TrainingJob.objects.filter(user=user).first()
     if last is not None and last.state != JobState.DEPLOYED:
         # What was refused or cancelled is not tried again by itself before something new was said.
-        newer = ready_samples(user).filter(pk__gt=last.seen_sample or 0)
-        if not newer.exists():
+        seen = last.seen_sample or _newest_before(last)
+        if not ready_samples(user).filter(pk__gt=seen).exists():
             return None
     try:
         return queue_job(user=user, trigger="batch")
     except (NothingReady, AlreadyTraining):
         return None
+
+
+def _newest_before(job: TrainingJob) -> int:
+    """The user's newest sample when a job that claimed nothing was queued."""
+    older = TrainingSample.objects.filter(user=job.user_id, created_at__lte=job.created_at)
+    return older.order_by("-id").values_list("pk", flat=True).first() or 0
 
 
 def users_with_batches() -> list[User]:
@@ -136,19 +143,26 @@ def _claim_samples(job: TrainingJob) -> None:
     live = live_adapter(job.user)
     job.parent = live
     job.save(update_fields=["parent"])
-    samples = ready_samples(job.user).select_related("turn__session", "user")[:MAX_SAMPLES]
+    ready = ready_samples(job.user).select_related("turn__session", "user", "feedback")
+    samples = list(ready[:MAX_SAMPLES])
+    contradicted = contradicted_by_newer(samples)
     for sample in samples:
         mine = TrainingSample.objects.filter(pk=sample.pk, state=SampleState.READY)
         session = sample.turn.session
         if job.user.consent != Consent.TRAIN or session.locked:
             mine.update(state=SampleState.DROPPED, drop_reason=DropReason.CONSENT)
-        elif live and live.version - sample.turn.version > MAX_VERSION_AGE:
+        elif versions_behind(live, sample.turn) > MAX_VERSION_AGE:
             mine.update(state=SampleState.DROPPED, drop_reason=DropReason.STALE)
+        elif sample.pk in contradicted:
+            mine.update(state=SampleState.SUPERSEDED)
         elif mine.update(state=SampleState.CLAIMED, job=job):
             JobSample.objects.create(job=job, sample=sample, role="new")
-        changed(job.user_id, "receipt", sample.turn.public_id)
-    for sample in _replayable(job):
-        JobSample.objects.create(job=job, sample=sample, role="replay")
+    changed(job.user_id, "receipt", *(sample.turn.public_id for sample in samples))
+    replayed = list(_replayable(job))
+    contradicted = contradicted_by_newer([*replayed, *samples])
+    for sample in replayed:
+        if sample.pk not in contradicted:
+            JobSample.objects.create(job=job, sample=sample, role="replay")
 
 
 def _replayable(job: TrainingJob) -> QuerySet[TrainingSample]:
@@ -161,7 +175,23 @@ def _replayable(job: TrainingJob) -> QuerySet[TrainingSample]:
         turn__session__locked=False,
         adapter__rolled_back_at=None,
     )
-    return learned.order_by("-id")[:REPLAYED]
+    return learned.select_related("feedback").order_by("-id")[:REPLAYED]
+
+
+def contradicted_by_newer(samples: Iterable[TrainingSample]) -> set[int]:
+    """Samples that ask for one pole of an axis while a newer one asks for another: it wins."""
+    reasons = {row.slug: (row.axis, row.pole) for row in FeedbackReason.objects.exclude(axis="")}
+    wanted: dict[str, str] = {}
+    older = set()
+    for sample in sorted(samples, key=lambda row: row.pk, reverse=True):
+        slugs = [reason["slug"] for reason in sample.feedback.reasons]
+        poles = [reasons[slug] for slug in slugs if slug in reasons]
+        if any(wanted.get(axis, pole) != pole for axis, pole in poles):
+            older.add(sample.pk)
+            continue
+        for axis, pole in poles:
+            wanted[axis] = pole
+    return older
 
 
 def samples_of(job: TrainingJob, role: str = "new") -> list[TrainingSample]:
@@ -254,7 +284,7 @@ def end_job(
     job: TrainingJob, *, state: JobState, reason: str = "", learned: AdapterVersion | None = None
 ) -> None:
     """End the job under its lease and settle its samples: learned, or back to counted."""
-    newest = TrainingSample.objects.filter(user=job.user_id).order_by("-id").first()
+    newest = job.job_samples.filter(role="new").order_by("-sample_id").first()
     ended = held(job).update(
         state=state,
         reason=reason,
@@ -262,7 +292,7 @@ def end_job(
         lease_token="",
         lease_until=None,
         finished_at=timezone.now(),
-        seen_sample=newest.pk if newest else 0,
+        seen_sample=newest.sample_id if newest else None,
     )
     if not ended:
         raise LeaseLost(job.public_id)
@@ -290,19 +320,18 @@ def _give_back(samples: QuerySet[TrainingSample], *, refused: bool) -> None:
 
 
 def _receipts(user_id: int, samples: QuerySet[TrainingSample]) -> None:
-    for public_id in samples.values_list("turn__public_id", flat=True):
-        changed(user_id, "receipt", public_id)
+    changed(user_id, "receipt", *samples.values_list("turn__public_id", flat=True))
 
 
 def cancel_job(job: TrainingJob) -> bool:
     """Cancel: a queued job ends at once, a running one at its next micro-batch. False when it is
     over."""
-    token = str(uuid.uuid4())
     queued = TrainingJob.objects.filter(pk=job.pk, state=JobState.QUEUED)
-    if queued.update(lease_token=token, cancel_requested=True):
-        job.refresh_from_db()
-        end_job(job, state=JobState.CANCELLED, reason="You cancelled it before it started.")
-        return True
+    with transaction.atomic():
+        if queued.update(lease_token=str(uuid.uuid4()), cancel_requested=True):
+            job.refresh_from_db()
+            end_job(job, state=JobState.CANCELLED, reason="It was cancelled before it started.")
+            return True
     asked = TrainingJob.objects.filter(pk=job.pk, state__in=RUNNING).update(cancel_requested=True)
     if asked:
         changed(job.user_id, "job", job.public_id)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import shutil
 import uuid
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from asgiref.sync import async_to_sync
 from django.db import transaction
 from django.db.models import Max
 from django.utils import timezone
 
 from clawweb.config import config
-from clawweb.engine import get_engine, install_id
+from clawweb.engine import base_hash, install_id
 from clawweb.events import changed
 from clawweb.models import (
     AdapterState,
@@ -26,20 +22,12 @@ from clawweb.models import (
     GateResult,
     JobState,
     TrainingJob,
-    Turn,
-    TurnState,
     User,
 )
-from clawweb.selectors.learning import live_adapter, policy_of
-from clawweb.services.errors import CannotPromote, EngineDown, LeaseLost, NothingToRollBack
+from clawweb.selectors.learning import live_adapter
+from clawweb.services import serving
+from clawweb.services.errors import CannotPromote, LeaseLost, NothingToRollBack
 from clawweb.services.jobs import held
-from rollouts.errors import AdapterRejected, EngineRefused, EngineUnavailable, RolloutError
-from rollouts.types import BASE, Policy
-
-log = logging.getLogger(__name__)
-
-MIN_DIFFERENCE = 1e-3  # mean |Δ log-prob| by which a version must differ from base on its probe
-KEEP_NEWEST = 5
 
 
 class Measure(Protocol):
@@ -139,58 +127,44 @@ def jobs_to_deploy() -> list[TrainingJob]:
     return list(rows.filter(lease_until=None) | rows.filter(lease_until__lt=timezone.now()))
 
 
-def load_and_probe(adapter: AdapterVersion) -> dict[str, float]:
-    """Serve the version and prove that it is itself; raises AdapterRejected when it is not."""
-    policy = policy_of(adapter)
-    if policy.path is None or not Path(policy.path).is_dir():
-        raise AdapterRejected("its files are gone")
-    engine = get_engine()
-    async_to_sync(engine.load)(policy)
-    probe = json.loads(Path(policy.path + ".probe.json").read_text())
-    return _compare_probe(probe, policy)
-
-
-def _compare_probe(probe: dict[str, Any], policy: Policy) -> dict[str, float]:
-    """Mean |Δ| (nats per token) to the trainer's log-probs, and to the base's."""
-    engine = get_engine()
-    ids = probe["prompt_ids"], probe["response_ids"]
-    served = async_to_sync(engine.score)(*ids, policy=policy)
-    base = async_to_sync(engine.score)(*ids, policy=BASE)
-    disagreement = _mean_distance(served, probe["adapter_logprobs"])
-    difference = _mean_distance(served, base)
-    if not disagreement <= config().probe_tolerance:  # also catches NaN
-        raise AdapterRejected(
-            f"trainer and server disagree about it by {disagreement:.4f} nats per token, "
-            f"more than {config().probe_tolerance}"
-        )
-    if not difference >= MIN_DIFFERENCE:
-        raise AdapterRejected("the server answers with it exactly as the base model does")
-    return {"disagreement": disagreement, "difference": difference}
-
-
-def _mean_distance(a: Sequence[float], b: Sequence[float]) -> float:
-    return sum(abs(x - y) for x, y in zip(a, b, strict=True)) / len(a)
-
-
 @transaction.atomic
-def go_live(adapter: AdapterVersion, *, over: AdapterVersion | None, why: str) -> None:
-    """Move the user's `live` from `over` to `adapter`; CannotPromote when it has moved
-    meanwhile."""
-    now = timezone.now()
+def go_live(
+    adapter: AdapterVersion,
+    *,
+    over: AdapterVersion | None,
+    why: str,
+    live_before: Sequence[int] | None = None,
+) -> None:
+    """Move the user's `live` from `over` to `adapter`; CannotPromote when it has moved meanwhile.
+
+    `live_before` is the way back from there; without it, to `over` and on from there.
+    """
     if over is not None:
-        if not AdapterVersion.objects.filter(pk=over.pk, state=AdapterState.LIVE).update(
+        stepped = AdapterVersion.objects.filter(pk=over.pk, state=AdapterState.LIVE).update(
             state=AdapterState.STANDBY
-        ):
+        )
+        if not stepped:
             raise CannotPromote("Another version went live in the meantime. Look again.")
     elif live_adapter(adapter.user) is not None:
         raise CannotPromote("Another version went live in the meantime. Look again.")
+    if live_before is None:
+        live_before = [*over.live_before, over.pk] if over else []
     moved = AdapterVersion.objects.filter(
         pk=adapter.pk, state__in=[AdapterState.CANDIDATE, AdapterState.STANDBY]
-    ).update(state=AdapterState.LIVE, live_at=now, replaced=over, rolled_back_at=None)
+    ).update(state=AdapterState.LIVE, live_at=timezone.now(), live_before=list(live_before))
     if not moved:
         raise CannotPromote(f"Version {adapter.version} is {adapter.state} and cannot go live.")
+    _in_use_again(adapter)
     _note(adapter, "live", why)
     changed(adapter.user_id, "adapter", adapter.name)
+
+
+def _in_use_again(adapter: AdapterVersion) -> None:
+    """What a version learned, and what its ancestors did, is not rolled back while it is live."""
+    at: AdapterVersion | None = adapter
+    while at is not None:
+        AdapterVersion.objects.filter(pk=at.pk).update(rolled_back_at=None)
+        at = at.parent
 
 
 def promote(*, user: User, adapter: AdapterVersion) -> None:
@@ -203,42 +177,44 @@ def promote(*, user: User, adapter: AdapterVersion) -> None:
             f"Version {adapter.version} is {adapter.state}: "
             "only a version that passed the gate can go live."
         )
-    _serve(adapter)
+    if adapter.base_hash != base_hash():
+        raise CannotPromote(
+            f"Version {adapter.version} was trained on another base model than is served now."
+        )
+    serving.serve(adapter)
     go_live(adapter, over=live, why="promoted by hand")
 
 
 def rollback(user: User) -> AdapterVersion | None:
-    """Move `live` to what it replaced; None = the base model answers now."""
+    """Move `live` to what was live before it; None = the base model answers now."""
     live = live_adapter(user)
     if live is None:
         raise NothingToRollBack("The base model answers already; there is nothing to roll back.")
-    back = live.replaced
-    while back is not None and back.state != AdapterState.STANDBY:
-        back = back.replaced
+    back, further = _way_back(live)
     if back is not None:
-        _serve(back)
+        serving.serve(back)
     with transaction.atomic():
-        before = back.replaced if back else None
         stepped = AdapterVersion.objects.filter(pk=live.pk, state=AdapterState.LIVE).update(
             state=AdapterState.STANDBY, rolled_back_at=timezone.now()
         )
         if not stepped:
             raise CannotPromote("Another version went live in the meantime. Look again.")
-        if back is not None:
-            go_live(back, over=None, why=f"rolled back from version {live.version}")
-            AdapterVersion.objects.filter(pk=back.pk).update(replaced=before)
         _note(live, "rolled_back", "")
+        if back is not None:
+            why = f"rolled back from version {live.version}"
+            go_live(back, over=None, why=why, live_before=further)
         changed(user.pk, "adapter", live.name)
     return back
 
 
-def _serve(adapter: AdapterVersion) -> None:
-    try:
-        async_to_sync(get_engine().load)(policy_of(adapter))
-    except EngineUnavailable as exc:
-        raise EngineDown("The model server does not answer. Try again in a minute.") from exc
-    except RolloutError as exc:
-        raise CannotPromote(f"The model server will not load it: {exc}") from exc
+def _way_back(live: AdapterVersion) -> tuple[AdapterVersion | None, list[int]]:
+    """The newest earlier live version that can still answer, and the way back from there."""
+    way = list(live.live_before)
+    while way:
+        back = AdapterVersion.objects.filter(pk=way.pop(), state=AdapterState.STANDBY).first()
+        if back is not None and back.base_hash == base_hash():
+            return back, way
+    return None, []
 
 
 def refuse(adapter: AdapterVersion, note: str) -> None:
@@ -248,62 +224,6 @@ def refuse(adapter: AdapterVersion, note: str) -> None:
     )
     _note(adapter, "refused", note)
     changed(adapter.user_id, "adapter", adapter.name)
-
-
-def reconcile() -> None:
-    """Make the server agree with the rows: load what is live, unload what has drained."""
-    engine = get_engine()
-    loaded = async_to_sync(engine.loaded)()
-    live = list(AdapterVersion.objects.filter(state=AdapterState.LIVE))
-    for adapter in live:
-        policy = policy_of(adapter)
-        if loaded.get(adapter.name) != policy.path and Path(policy.path or "").is_dir():
-            try:
-                async_to_sync(engine.load)(policy)
-            except EngineRefused as exc:  # one broken version keeps nobody else's away
-                log.warning("%s cannot be served: %s", adapter.name, exc)
-    wanted = {adapter.name for adapter in live}
-    # A version on its way to live, or one that still writes a reply, stays.
-    wanted |= set(
-        AdapterVersion.objects.filter(state=AdapterState.CANDIDATE).values_list("name", flat=True)
-    )
-    wanted |= set(
-        Turn.objects.filter(state__in=[TurnState.PENDING, TurnState.STREAMING])
-        .exclude(adapter_name="")
-        .values_list("adapter_name", flat=True)
-    )
-    for name in loaded:
-        if name.startswith(f"{install_id()}-") and name not in wanted:
-            async_to_sync(engine.unload)(Policy(adapter=name))
-
-
-def prune() -> None:
-    """Delete files of versions that are neither live, previous, pinned nor among the newest
-    five."""
-    for user in User.objects.filter(adapters__isnull=False).distinct():
-        rows = list(AdapterVersion.objects.filter(user=user).exclude(state=AdapterState.ERASED))
-        keep = {row.pk for row in rows[:KEEP_NEWEST]} | {row.pk for row in rows if row.pinned}
-        for row in rows:
-            if row.state in (AdapterState.LIVE, AdapterState.CANDIDATE):
-                keep |= {row.pk, row.replaced_id or 0}
-        for row in rows:
-            if row.pk not in keep:
-                _delete_files(row)
-
-
-def _delete_files(adapter: AdapterVersion) -> None:
-    loaded = async_to_sync(get_engine().loaded)()
-    if adapter.name in loaded:
-        return  # the server would die on its next use; the sweep unloads it first
-    moved = AdapterVersion.objects.filter(
-        pk=adapter.pk, state__in=[AdapterState.STANDBY, AdapterState.REFUSED]
-    ).update(state=AdapterState.ERASED, note="Its files were removed: newer versions replaced it.")
-    if moved:
-        folder = config().var / adapter.path
-        shutil.rmtree(folder, ignore_errors=True)
-        for beside in folder.parent.glob(f"{folder.name}.*"):
-            if not beside.is_dir():
-                beside.unlink(missing_ok=True)
 
 
 def _note(adapter: AdapterVersion, kind: str, text: str) -> None:

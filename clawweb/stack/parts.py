@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,13 +29,6 @@ class Part:
     nice: int = 0
     patience: int = 9  # seconds between SIGTERM and SIGKILL
     seconds_to_ready: int = 60
-
-
-def has_gpu() -> bool:
-    """Whether the installed vLLM is the CUDA one; the installer looked for the GPU."""
-    from importlib.util import find_spec
-
-    return find_spec("flashinfer") is not None and shutil.which("nvidia-smi") is not None
 
 
 def all_parts(config: Config) -> list[Part]:
@@ -73,13 +65,13 @@ def valkey(config: Config) -> Part:
 
 
 def vllm(config: Config) -> Part:
-    gpu = has_gpu()
+    gpu = config.has_gpu
     options = {
         "--model": str(config.model_folder),
         "--served-model-name": SERVED_NAME,
         "--host": "127.0.0.1",  # its key does not guard /invocations and /tokenize
         "--port": str(config.vllm_port),
-        "--dtype": config.vllm_dtype or ("bfloat16" if gpu else "float32"),
+        "--dtype": config.serving_dtype,
         "--max-model-len": str(config.context_tokens),
         "--max-num-seqs": "32",
         "--max-loras": str(config.max_loras),
@@ -182,7 +174,7 @@ def worker_gpu(config: Config) -> Part:
         name="worker-gpu",
         command=celery(config, "worker-gpu", *options),
         environment={"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"},
-        cores=[] if has_gpu() else training_cores(config),
+        cores=[] if config.has_gpu else training_cores(config),
         nice=10,
     )
 

@@ -159,12 +159,13 @@ def test_another_users_objects_are_not_there(alice, bob):
         assert client.get(path).json()["items"] == []
 
 
-def test_an_admin_sees_others_jobs_but_not_their_texts(alice, admin):
+def test_the_api_shows_an_admin_their_own_things_only(alice, admin):
     turn = make_turn(alice)
     down(turn)
     job = claimed_job(alice)
     client = client_of(admin)
-    assert client.get(f"/api/jobs/{job.public_id}").status_code == 200
+    assert client.get(f"/api/jobs/{job.public_id}").status_code == 404
+    assert post(client, f"/api/jobs/{job.public_id}/cancel").status_code == 404
     assert client.get(f"/api/turns/{turn.public_id}").status_code == 404
     assert client.get("/api/jobs").json()["items"] == []
 

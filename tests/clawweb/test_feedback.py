@@ -11,8 +11,13 @@ from django.utils import timezone
 from clawweb.models import Consent, Feedback, FeedbackReason, SampleState, TrainingSample, Turn
 from clawweb.selectors.chat import turn_of
 from clawweb.selectors.learning import receipt
-from clawweb.services import feedback
-from clawweb.services.errors import NothingToRate, NotRecorded, UnknownReason
+from clawweb.services import feedback, jobs
+from clawweb.services.errors import (
+    Contradiction,
+    NothingToRate,
+    NotRecorded,
+    UnknownReason,
+)
 from rollouts.types import SamplingParams
 from tests.factories import down, make_adapter, make_turn, up
 
@@ -99,6 +104,34 @@ def test_a_correction_without_a_vote_is_a_vote_down(alice):
     rate(make_turn(alice), correction="Boil water, add tea.")
     sample = TrainingSample.objects.get()
     assert (sample.reward, sample.correction) == (-1, "Boil water, add tea.")
+
+
+def test_saying_the_same_again_makes_no_second_sample(alice):
+    turn = make_turn(alice)
+    rate(turn, value=-1, reasons=["too_long"])
+    jobs.claim_job(jobs.queue_job(user=alice).public_id)
+    rate(turn, final=True)
+    rate(turn, value=-1, reasons=["too_long"])
+    assert TrainingSample.objects.count() == 1
+    assert Feedback.objects.count() == 3
+
+
+def test_praise_is_no_instruction(alice):
+    rate(make_turn(alice), value=1, comment="great, thanks")
+    assert TrainingSample.objects.get().hint == ""
+
+
+@pytest.mark.parametrize("changes", [{"reasons": ["too_long"]}, {"correction": "x"}])
+def test_a_thumb_up_with_a_complaint_is_a_contradiction(alice, changes):
+    with pytest.raises(Contradiction):
+        rate(make_turn(alice), value=1, **changes)
+
+
+def test_a_complaint_after_a_thumb_up_is_a_thumb_down(alice):
+    turn = make_turn(alice)
+    rate(turn, value=1)
+    rate(turn, reasons=["too_long"])
+    assert TrainingSample.objects.order_by("-id")[0].reward == -1
 
 
 def test_taking_a_rating_back_withdraws_its_sample(alice):

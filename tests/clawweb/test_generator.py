@@ -194,7 +194,7 @@ async def test_an_api_callers_conversation_that_is_too_long_is_refused(
     failing(monkeypatch, lambda *_, **__: PromptTooLong("context length"))
     async with running():
         row = await until(TurnState.FAILED, await in_db(ask, alice, source="api"))
-    assert row.error.startswith("context_length_exceeded")
+    assert row.error_code == "context_length_exceeded"
 
 
 async def test_control_strings_of_a_user_never_reach_the_engine(

@@ -169,6 +169,8 @@ def test_consent_and_locks_are_checked_again_at_the_claim(alice):
 
 
 def test_replies_of_a_version_more_than_three_behind_are_stale(alice):
+    for version in (1, 2, 3, 4):
+        make_adapter(alice, version)
     make_adapter(alice, 5, "live")
     old, young = make_turn(alice, version=1), make_turn(alice, version=2)
     down(old)
@@ -176,6 +178,37 @@ def test_replies_of_a_version_more_than_three_behind_are_stale(alice):
     job = claimed_job(alice)
     assert [s.turn for s in jobs.samples_of(job)] == [young]
     assert receipt(old)["drop_reason"] == "stale"
+
+
+def test_refused_versions_do_not_make_a_reply_older(alice):
+    for version in (1, 2, 3):
+        make_adapter(alice, version, "refused", live_at=None)
+    make_adapter(alice, 4, "live")
+    turn = make_turn(alice, version=0)
+    down(turn)
+    assert [s.turn for s in jobs.samples_of(claimed_job(alice))] == [turn]
+
+
+def test_the_newest_of_contradicting_reasons_wins(alice):
+    long, short, prose = make_turn(alice), make_turn(alice), make_turn(alice)
+    down(long, "too_short")
+    down(prose, "no_lists")
+    down(short, "too_long")
+    job = claimed_job(alice)
+    assert [s.turn for s in jobs.samples_of(job)] == [prose, short]
+    assert receipt(long)["state"] == "superseded"
+    jobs.end_job(job, state=JobState.DEPLOYED, learned=make_adapter(alice, 1, "live"))
+    down(make_turn(alice, version=1), "too_short")
+    replayed = jobs.samples_of(claimed_job(alice), "replay")
+    assert [s.turn for s in replayed] == [prose]
+
+
+def test_ratings_given_while_a_job_ran_count_as_newer(alice):
+    rated(alice, 8)
+    job = claimed_job(alice)
+    rated(alice, 8)
+    jobs.end_job(job, state=JobState.REFUSED, reason="because")
+    assert jobs.queue_batch(alice) is not None
 
 
 def test_steps_count_on_through_attempts_and_unmeasured_values_are_absent(alice):

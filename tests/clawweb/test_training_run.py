@@ -98,7 +98,7 @@ def test_an_accepted_version_is_deployed_and_the_next_job_starts_from_it(
     alice, engine, monkeypatch
 ):
     monkeypatch.setattr(training_run, "decide", lambda _: Accepted())
-    monkeypatch.setattr("clawweb.services.versions._compare_probe", lambda *_: {})
+    monkeypatch.setattr("clawweb.services.serving._compare_probe", lambda *_: {})
     first = job_of(alice)
     assert training_run.run(first.public_id)
     deployment.deploy(first.public_id)

@@ -10,10 +10,12 @@ from django.db import IntegrityError, transaction
 
 from clawweb import deployment
 from clawweb.config import config
+from clawweb.engine import base_hash
 from clawweb.models import AdapterState, AdapterVersion, JobState, TrainingJob
 from clawweb.selectors.learning import adapter_json, live_adapter, policy_of, receipt
-from clawweb.services import jobs, versions
+from clawweb.services import jobs, serving, versions
 from clawweb.services.errors import CannotPromote, LeaseLost, NothingToRollBack
+from rollouts.errors import UnknownAdapter
 from tests.factories import claimed_job, make_adapter, make_turn, rated
 from training.gate import Measure
 
@@ -35,7 +37,7 @@ def registered(user, *, accepted=True, differs=True):
         path=path,
         sha256="ab" * 32,
         size_bytes=3,
-        base_hash="base",
+        base_hash=base_hash(),
         measures=[FINE],
         accepted=accepted,
         note="" if accepted else "it repeats itself",
@@ -92,7 +94,7 @@ def test_deploying_twice_does_nothing_the_second_time(alice, engine):
     deployment.deploy(job.public_id)
     deployment.deploy(job.public_id)
     assert live_adapter(alice) == adapter
-    assert adapter.replaced is None
+    assert adapter.live_before == []
 
 
 def test_a_version_that_the_server_sees_otherwise_than_the_trainer_does_not_go_live(alice, engine):
@@ -160,6 +162,61 @@ def test_promoting_an_older_version_and_rolling_back_returns_to_the_newer(alice,
     assert versions.rollback(alice) == second
 
 
+def test_rolling_back_again_and_again_ends_at_base(alice, engine):
+    """Whatever was promoted in between: each step back is one shorter."""
+    first, second, third = (make_adapter(alice, n) for n in (1, 2, 3))
+    for adapter in (first, second, third):
+        adapter.refresh_from_db()
+        versions.go_live(adapter, over=live_adapter(alice), why="")
+    first.refresh_from_db()
+    versions.promote(user=alice, adapter=first)
+    seen = [versions.rollback(alice) for _ in range(4)]
+    assert [row.version if row else 0 for row in seen] == [3, 2, 1, 0]
+
+
+def test_an_ancestor_of_what_is_live_is_not_called_rolled_back(alice, engine):
+    first = make_adapter(alice, 1)
+    second = make_adapter(alice, 2, parent=first)
+    versions.go_live(first, over=None, why="")
+    versions.rollback(alice)
+    versions.promote(user=alice, adapter=second)
+    first.refresh_from_db()
+    assert first.rolled_back_at is None
+
+
+def test_a_version_of_another_base_model_is_neither_promoted_nor_loaded(alice, engine):
+    adapter = make_adapter(alice, 1, base_hash="another")
+    with pytest.raises(CannotPromote, match="another base model"):
+        versions.promote(user=alice, adapter=adapter)
+    versions.go_live(adapter, over=None, why="")
+    serving.reconcile()
+    assert engine._adapters == {}
+
+
+def test_a_server_that_restarts_between_load_and_probe_refuses_nothing(alice, engine, monkeypatch):
+    async def forget(*_, **__):
+        raise UnknownAdapter("who?")
+
+    monkeypatch.setattr(engine, "score", forget)
+    rated(alice, 1)
+    job, adapter = registered(alice)
+    hand_over(job)
+    deployment.deploy(job.public_id)
+    adapter.refresh_from_db()
+    assert adapter.state == AdapterState.CANDIDATE
+    assert versions.jobs_to_deploy() == [job]
+
+
+def test_a_broken_probe_file_ends_the_job_instead_of_trying_for_ever(alice, engine):
+    rated(alice, 1)
+    job, adapter = registered(alice)
+    Path(f"{config().var / adapter.path}.probe.json").write_text("{}")
+    hand_over(job)
+    deployment.deploy(job.public_id)
+    job.refresh_from_db()
+    assert job.state == JobState.FAILED
+
+
 @pytest.mark.parametrize(
     "state", [AdapterState.REFUSED, AdapterState.CANDIDATE, AdapterState.ERASED]
 )
@@ -187,7 +244,7 @@ def test_reconcile_loads_what_is_live_and_unloads_what_has_drained(alice, engine
     asyncio.run(engine.load(Policy(adapter=ours, path="/gone")))
     asyncio.run(engine.load(Policy(adapter="somebody-elses", path="/x")))
     live = make_adapter(alice, 2, AdapterState.LIVE)
-    versions.reconcile()
+    serving.reconcile()
     assert engine._adapters == {"somebody-elses": "/x", live.name: policy_of(live).path}
 
 
@@ -199,7 +256,7 @@ def test_an_adapter_that_still_writes_a_reply_is_not_unloaded(alice, engine):
     old = make_adapter(alice, 1, name=f"{install_id()}-u{alice.pk}-v1-11111111")
     asyncio.run(engine.load(policy_of(old)))
     make_turn(alice, state="streaming", adapter_name=old.name)
-    versions.reconcile()
+    serving.reconcile()
     assert old.name in engine._adapters
 
 
@@ -208,7 +265,7 @@ def test_old_files_are_deleted_only_when_nothing_needs_them(alice, engine):
     rows[0].pinned = True
     rows[0].save()
     versions.go_live(rows[1], over=None, why="")
-    versions.prune()
+    serving.prune()
     kept = [row.version for row in rows if (config().var / row.path).exists()]
     assert kept == [1, 2, 4, 5, 6, 7, 8]
     assert AdapterVersion.objects.get(version=3).state == AdapterState.ERASED

@@ -21,4 +21,5 @@ class Command(BaseCommand):
         user = User.objects.filter(username=options["username"], is_active=True).first()
         if user is None:
             raise CommandError(f"There is no active user called {options['username']}.")
-        self.stdout.write(f"http://{config().host}:{config().port}{make_link(user)}")
+        host = "127.0.0.1" if config().host in ("0.0.0.0", "::") else config().host
+        self.stdout.write(f"http://{host}:{config().port}{make_link(user)}")

@@ -1,0 +1,129 @@
+"""What the model server holds: loading, proving, reconciling with the rows, deleting old files."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from asgiref.sync import async_to_sync
+
+from clawweb.config import config
+from clawweb.engine import base_hash, get_engine, install_id
+from clawweb.models import AdapterState, AdapterVersion, Turn, TurnState, User
+from clawweb.selectors.learning import policy_of
+from clawweb.services.errors import CannotPromote, EngineDown
+from rollouts.errors import AdapterRejected, EngineRefused, EngineUnavailable, RolloutError
+from rollouts.types import BASE, Policy
+
+log = logging.getLogger(__name__)
+
+MIN_DIFFERENCE = 1e-3  # mean |Δ log-prob| by which a version must differ from base on its probe
+KEEP_NEWEST = 5
+
+
+def load_and_probe(adapter: AdapterVersion) -> dict[str, float]:
+    """Serve the version and prove that it is itself; raises AdapterRejected when it is not."""
+    policy = policy_of(adapter)
+    if policy.path is None or not Path(policy.path).is_dir():
+        raise AdapterRejected("its files are gone")
+    engine = get_engine()
+    async_to_sync(engine.load)(policy)
+    probe = json.loads(Path(policy.path + ".probe.json").read_text())
+    return _compare_probe(probe, policy)
+
+
+def _compare_probe(probe: dict[str, Any], policy: Policy) -> dict[str, float]:
+    """Mean |Δ| (nats per token) to the trainer's log-probs, and to the base's."""
+    engine = get_engine()
+    ids = probe["prompt_ids"], probe["response_ids"]
+    served = async_to_sync(engine.score)(*ids, policy=policy)
+    base = async_to_sync(engine.score)(*ids, policy=BASE)
+    disagreement = _mean_distance(served, probe["adapter_logprobs"])
+    difference = _mean_distance(served, base)
+    if not disagreement <= config().probe_tolerance:  # also catches NaN
+        raise AdapterRejected(
+            f"trainer and server disagree about it by {disagreement:.4f} nats per token, "
+            f"more than {config().probe_tolerance}"
+        )
+    if not difference >= MIN_DIFFERENCE:
+        raise AdapterRejected("the server answers with it exactly as the base model does")
+    return {"disagreement": disagreement, "difference": difference}
+
+
+def _mean_distance(a: Sequence[float], b: Sequence[float]) -> float:
+    return sum(abs(x - y) for x, y in zip(a, b, strict=True)) / len(a)
+
+
+def serve(adapter: AdapterVersion) -> None:
+    """Have the server know the version; in words why when it does not."""
+    try:
+        async_to_sync(get_engine().load)(policy_of(adapter))
+    except EngineUnavailable as exc:
+        raise EngineDown("The model server does not answer. Try again in a minute.") from exc
+    except RolloutError as exc:
+        raise CannotPromote(f"The model server will not load it: {exc}") from exc
+
+
+def reconcile() -> None:
+    """Make the server agree with the rows: load what is live, unload what has drained."""
+    engine = get_engine()
+    loaded = async_to_sync(engine.loaded)()
+    live = list(AdapterVersion.objects.filter(state=AdapterState.LIVE))
+    for adapter in live:
+        policy = policy_of(adapter)
+        if adapter.base_hash != base_hash() or not Path(policy.path or "").is_dir():
+            continue  # the server could not wear it; base answers and says why
+        if loaded.get(adapter.name) != policy.path:
+            try:
+                async_to_sync(engine.load)(policy)
+            except EngineRefused as exc:  # one broken version keeps nobody else's away
+                log.warning("%s cannot be served: %s", adapter.name, exc)
+    wanted = {adapter.name for adapter in live}
+    # A version on its way to live, or one that still writes a reply, stays.
+    wanted |= set(
+        AdapterVersion.objects.filter(state=AdapterState.CANDIDATE).values_list("name", flat=True)
+    )
+    wanted |= set(
+        Turn.objects.filter(state__in=[TurnState.PENDING, TurnState.STREAMING])
+        .exclude(adapter_name="")
+        .values_list("adapter_name", flat=True)
+    )
+    for name in loaded:
+        if name.startswith(f"{install_id()}-") and name not in wanted:
+            async_to_sync(engine.unload)(Policy(adapter=name))
+
+
+def prune() -> None:
+    """Delete files that nothing needs: of versions neither live, previous, pinned nor among the
+    newest five, and Adam's state of all but live and previous."""
+    for user in User.objects.filter(adapters__isnull=False).distinct():
+        rows = list(AdapterVersion.objects.filter(user=user).exclude(state=AdapterState.ERASED))
+        in_use: set[int] = set()
+        for row in rows:
+            if row.state in (AdapterState.LIVE, AdapterState.CANDIDATE):
+                in_use |= {row.pk, *row.live_before[-1:]}
+        keep = in_use | {row.pk for row in rows[:KEEP_NEWEST]} | {r.pk for r in rows if r.pinned}
+        for row in rows:
+            if row.pk not in keep:
+                _delete_files(row)
+            elif row.pk not in in_use:
+                (config().var / f"{row.path}.optimizer.safetensors").unlink(missing_ok=True)
+
+
+def _delete_files(adapter: AdapterVersion) -> None:
+    loaded = async_to_sync(get_engine().loaded)()
+    if adapter.name in loaded:
+        return  # the server would die on its next use; the sweep unloads it first
+    moved = AdapterVersion.objects.filter(
+        pk=adapter.pk, state__in=[AdapterState.STANDBY, AdapterState.REFUSED]
+    ).update(state=AdapterState.ERASED, note="Its files were removed: newer versions replaced it.")
+    if moved:
+        folder = config().var / adapter.path
+        shutil.rmtree(folder, ignore_errors=True)
+        for beside in folder.parent.glob(f"{folder.name}.*"):
+            if not beside.is_dir():
+                beside.unlink(missing_ok=True)
