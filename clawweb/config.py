@@ -82,8 +82,7 @@ class Config(BaseSettings):
 
     @property
     def probe_tolerance(self) -> float:
-        """Largest mean |difference| (nats per token) of trainer and server on a probe (DECISIONS
-        13)."""
+        """Largest mean |difference| (nats per token) of trainer and server on a probe."""
         return 1e-3 if self.serving_dtype == "float32" else 0.06
 
     @property

@@ -53,8 +53,7 @@ class SamplingParams:
 
     @property
     def keeps_behaviour_logprobs(self) -> bool:
-        """Whether log-softmax(logits / T) is the distribution that was sampled from (DECISIONS
-        19)."""
+        """Whether log-softmax(logits / T) is the distribution that was sampled from."""
         return (
             self.temperature > 0
             and self.top_p >= 1.0

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field
 from clawweb import tasks
 from clawweb.api.auth import Scoped, caller, key_of
 from clawweb.models import AdapterVersion
+from clawweb.problem import problem
 from clawweb.selectors import chat as chats
 from clawweb.selectors import learning
 from clawweb.services import feedback, jobs, versions
@@ -48,23 +49,6 @@ class JobIn(Schema):
     model_config = ConfigDict(extra="forbid")
 
     method: Literal["opd"] = "opd"
-
-
-def problem(
-    request: HttpRequest, *, status: int, title: str, detail: str, **more: Any
-) -> HttpResponse:
-    """RFC 9457 problem details with the request's id."""
-    body = {
-        "type": "about:blank",
-        "title": title,
-        "status": status,
-        "detail": detail,
-        "request_id": getattr(request, "request_id", None),
-        **more,
-    }
-    response = api.create_response(request, body, status=status)
-    response["Content-Type"] = "application/problem+json"
-    return response
 
 
 @api.exception_handler(ServiceError)

@@ -155,7 +155,7 @@ def _sample(turn: Turn, row: Feedback) -> TrainingSample:
 
 
 def drop_reason(turn: Turn, *, reward: int | None, hinted: bool) -> str:
-    """Why this turn does not train (DECISIONS 18 and 19); empty when it does."""
+    """Why this turn does not train; empty when it does."""
     session = turn.session
     if session.user.consent != Consent.TRAIN or session.locked:
         return DropReason.CONSENT

@@ -6,8 +6,13 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
 
+from clawweb.problem import problem
+
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    if request.path.startswith("/api/"):
+        detail = f"There is no {request.path} here; /api/docs lists what there is."
+        return problem(request, status=404, title="not_found", detail=detail)
     return _page(request, "404.html", 404)
 
 

@@ -247,6 +247,13 @@ def test_openapi_lists_the_whole_interface(client):
     assert client.get("/api/docs").status_code == 200
 
 
+def test_an_unknown_path_is_a_problem_too(client):
+    answer = client.get("/api/thumbs")
+    assert answer.status_code == 404
+    assert answer["Content-Type"] == "application/problem+json"
+    assert "/api/docs" in answer.json()["detail"]
+
+
 def test_health_says_which_part_is_missing(client, engine):
     assert client.get("/livez").content == b"ok"
     answer = client.get("/readyz")
