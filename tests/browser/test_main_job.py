@@ -70,7 +70,7 @@ def test_eight_thumbs_down_become_a_version_that_answers(visit: Visit) -> None:
         rate_down(page, "Too long")
 
     expect(page.locator(".turn").first.locator(".version")).to_have_text("base model")
-    job = page.get_by_role("link", name=re.compile("Job 1 is"))
+    job = page.get_by_role("link", name=re.compile("Job 1: "))
     expect(job).to_be_visible(timeout=REPLY)
     watch_the_chart_move(page, job.get_attribute("href") or "")
 
