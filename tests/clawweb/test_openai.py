@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from django.test import AsyncClient
 
 from clawweb.api.chat_request import ChatRequest, Unacceptable
-from clawweb.generator import Generator
 from clawweb.models import ChatSession, Turn
 from clawweb.orm import in_db
 from clawweb.services import accounts
 from tests.factories import make_adapter
+from tests.generating import generating
 
 pytestmark = pytest.mark.django_db(transaction=True, serialized_rollback=True)
 
 URL = "/v1/chat/completions"
 IMAGE = [{"type": "image_url"}]
 HELLO = [{"role": "user", "content": "hello there"}]
-
-
-@asynccontextmanager
-async def generating():
-    generator = Generator()
-    task = asyncio.create_task(generator.run())
-    try:
-        yield
-    finally:
-        generator.stopping.set()
-        await asyncio.wait_for(task, 10)
 
 
 async def key_of(user: Any, scopes: Any = accounts.CLI_SCOPES) -> dict[str, str]:

@@ -11,10 +11,10 @@ import pytest
 from asgiref.testing import ApplicationCommunicator
 
 from clawweb.consumers import SIGNED_OUT, WRONG_ORIGIN, ChatConsumer
-from clawweb.generator import Generator
 from clawweb.models import Turn
 from clawweb.orm import in_db
 from tests.factories import make_turn
+from tests.generating import generating
 
 pytestmark = pytest.mark.django_db(transaction=True, serialized_rollback=True)
 
@@ -53,17 +53,6 @@ async def connected(user: Any):
         yield communicator
     finally:
         await communicator.disconnect()
-
-
-@asynccontextmanager
-async def generating():
-    generator = Generator()
-    task = asyncio.create_task(generator.run())
-    try:
-        yield
-    finally:
-        generator.stopping.set()
-        await asyncio.wait_for(task, 10)
 
 
 async def until(communicator: Browser, kind: str) -> list[dict[str, Any]]:
