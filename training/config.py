@@ -23,14 +23,14 @@ class TrainConfig:
     alpha: int = 16  # LoRA alpha; scale alpha / r = 2 as OpenClaw-RL's 16 / 32
 
     # The optimizer
-    lr: float = 6e-4  # AdamW, constant; docs/LOG.md, Recipe tuning
+    lr: float = 6e-4  # AdamW; 3e-4 is too slow, 1e-3 overshoots: docs/LOG.md, Recipe tuning
     beta1: float = 0.9  # Adam (arXiv 1412.6980)
     beta2: float = 0.98  # shorter memory than 0.999: a job has a handful of steps; OpenClaw-RL
     weight_decay: float = 0.0  # the anchor is a KL, not a norm
     grad_clip: float = 1.0  # global norm; OpenClaw-RL, slime's default
 
     # The job
-    batch_size: int = 8  # replies per optimizer step; DESIGN 7
+    batch_size: int = 8  # replies per optimizer step; a job starts at 8 ratings
     max_steps: int = 4  # of a job of one batch: one on rated replies, the rest on re-answers
     train_seconds: float = 90.0  # no further step is begun that would end later
     kl_full_share: float = 0.5  # of the hints' whole effect; below it steps shrink with the KL
@@ -41,14 +41,15 @@ class TrainConfig:
 
     # Distillation
     forward_share: float = 0.0  # weight of KL(teacher || policy) beside KL(policy || teacher)
-    hint_boost: float = 0.3  # teacher logits go so much further the way the hint moved them
+    hint_boost: float = 0.3  # teacher logits go so much further the way of the hint; docs/LOG.md
     hint_effect_min: float = 0.002  # nats per token a hint must move the base, else hint_no_effect
     rated_tokens: int = 64  # of each rated reply only the first so many train; bounds time
     reanswer_tokens: int = 64  # longest re-answer; bounds time; docs/LOG.md, Recipe tuning
-    reanswer_temperature: float = 0.7  # as the replies themselves are sampled; DESIGN 7
+    reanswer_temperature: float = 0.7  # as the replies themselves are sampled
 
     # Reward without a hint
     reward_weight: float = 1.0  # of the clipped surrogate beside the distillation
+    reward_step: float = 0.5  # of the learning rate, in a step without hints: a thumb is one bit
     anchor_weight: float = 0.2  # of KL(policy || base) on replies that train by reward
     clip_low: float = 0.2  # PPO epsilon (arXiv 1707.06347, eq. 7)
     clip_high: float = 0.28  # upper epsilon (DAPO, arXiv 2503.14476, eq. 10)
@@ -56,9 +57,9 @@ class TrainConfig:
     baseline_rate: float = 0.1  # of the per-user running mean and variance
     sigma_floor: float = 0.5  # never divide by less: equal votes must not explode
     positive_cap: float = 1.0  # largest advantage
-    negative_cap: float = 0.5  # largest push away; raw -1 wrecks fluency (DESIGN 7)
+    negative_cap: float = 0.5  # largest push away; a raw -1 wrecks fluency
 
-    # The gate (DECISIONS 16)
+    # The gate
     gate_tokens: int = 48  # longest gate reply
     gate_temperature: float = 0.7  # of gate replies, as served
     gate_drift_margin: float = 0.05  # nats per token above the hinted base's own drift
@@ -122,8 +123,8 @@ _POSITIVE = (
 )  # fmt: skip
 _NOT_NEGATIVE = (
     "seed", "weight_decay", "kl_stop", "kl_full_share", "max_version_age", "hint_boost",
-    "hint_effect_min", "reward_weight", "anchor_weight", "clip_high", "gate_drift_margin",
-    "gate_preference_margin", "gate_cut_margin", "gate_chance", "gate_length_min",
-    "gate_repeat_margin",
+    "hint_effect_min", "reward_weight", "reward_step", "anchor_weight", "clip_high",
+    "gate_drift_margin", "gate_preference_margin", "gate_cut_margin", "gate_chance",
+    "gate_length_min", "gate_repeat_margin",
 )  # fmt: skip
 _SHARES = ("beta1", "beta2", "forward_share", "clip_low", "baseline_rate", "gate_empty_max")

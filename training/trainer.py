@@ -188,9 +188,8 @@ def _step(run: _Run, items: Sequence[Item], *, phase: str, began: float) -> floa
     share = step_share(
         kl,
         effect=run.effect,
-        full_share=run.config.kl_full_share,
+        config=run.config,
         replies=len(items),
-        batch_size=run.config.batch_size,
     )
     run.optimizer.param_groups[0]["lr"] = run.config.lr * share
     run.optimizer.step()
@@ -216,19 +215,22 @@ def _step(run: _Run, items: Sequence[Item], *, phase: str, began: float) -> floa
 
 
 def step_share(
-    kl: float | None, *, effect: float | None, full_share: float, replies: int, batch_size: int
+    kl: float | None, *, effect: float | None, config: TrainConfig, replies: int
 ) -> float:
     """min(1, KL / (c E)) sqrt(min(1, n / N)): how much of the learning rate a step uses.
 
     Adam normalises the gradient, so near the target its steps would be as long as far from it,
     and mostly noise: the version would walk about and drift. So a step shrinks once less than a
     share c of the hints' whole effect E = KL(base || teacher) is left, and with the square root of
-    the replies it rests on (the scaling rule of Adam, arXiv 2205.10287).
+    the replies it rests on (the scaling rule of Adam, arXiv 2205.10287). Without hints there is
+    no KL to go by: `reward_step` stands in for the first factor.
     """
-    few = math.sqrt(min(1.0, replies / batch_size))
-    if kl is None or effect is None or full_share == 0:
+    few = math.sqrt(min(1.0, replies / config.batch_size))
+    if kl is None or effect is None:
+        return config.reward_step * few
+    if config.kl_full_share == 0:
         return few
-    return min(1.0, kl / (full_share * effect)) * few
+    return min(1.0, kl / (config.kl_full_share * effect)) * few
 
 
 def _teacher_hidden(run: _Run, group: Sequence[Item]) -> Tensor:

@@ -6,9 +6,10 @@
 The user wants at most 35 words: a longer reply gets a thumb down with HINT, a shorter one a thumb
 up. Eight rated turns make one job; each job starts from the last version with Adam's state.
 Held-out questions are answered after 8 and after the last turns. `satisfied` counts replies of at
-most 35 words; `nll` is the frozen base's mean negative log-prob per token of the replies under the
-hinted prompt (low: fluent and on topic); `mean_words` and `empty` show how it got there.
-Everything is sampled in the trainer, without a server.
+most 35 words, `satisfied_and_ended` those of them that also end by themselves (a run of emoji up to
+the token limit is one word); `nll` is the frozen base's mean negative log-prob per token of the
+replies under the hinted prompt (low: fluent and on topic); `mean_words` and `empty` show how it got
+there. Everything is sampled in the trainer, without a server.
 """
 
 from __future__ import annotations
@@ -102,6 +103,9 @@ def answer(
 def evaluate(base: Base, model: PeftModel, questions: Sequence[str], seed: int) -> dict[str, Any]:
     replies = answer(base, model, questions, seed)
     words = [len(text_of(base, ids).split()) for ids in replies]
+    ended = [
+        n <= MAX_WORDS and ids[-1] in base.eos_ids for n, ids in zip(words, replies, strict=True)
+    ]
     losses: list[float] = []
     for question, ids in zip(questions, replies, strict=True):
         hinted = base.render(hinted_messages(asked(question), hint=HINT, correction=None))
@@ -109,6 +113,7 @@ def evaluate(base: Base, model: PeftModel, questions: Sequence[str], seed: int) 
             losses += (-response_logprobs(base, model, (hinted, ids))).tolist()
     return {
         "satisfied": round(sum(n <= MAX_WORDS for n in words) / len(words), 3),
+        "satisfied_and_ended": round(sum(ended) / len(words), 3),
         "nll": round(sum(losses) / len(losses), 3),
         "mean_words": round(sum(words) / len(words), 1),
         "empty": sum(n == 0 for n in words),

@@ -258,19 +258,21 @@ def test_no_step_is_begun_that_would_end_too_late(
         (0.025, 8, 0.25),  # 0.025 / (0.5 * 0.2)
         (0.3, 2, 0.5),  # sqrt(2 / 8)
         (0.025, 2, 0.125),
-        (None, 2, 0.5),  # no hints: the replies alone
+        (None, 8, 0.4),  # no hints: reward_step
+        (None, 2, 0.2),
         (0.3, 19, 1.0),
     ],
 )
 def test_steps_shrink_with_what_is_left_to_learn_and_with_few_replies(
     kl: float | None, replies: int, share: float
 ) -> None:
-    found = step_share(kl, effect=0.2, full_share=0.5, replies=replies, batch_size=8)
+    config = TrainConfig(kl_full_share=0.5, batch_size=8, reward_step=0.4)
+    found = step_share(kl, effect=0.2, config=config, replies=replies)
     assert found == pytest.approx(share)
 
 
 def test_a_hint_of_small_effect_still_takes_whole_steps() -> None:
-    assert step_share(0.01, effect=0.01, full_share=0.5, replies=8, batch_size=8) == 1.0
+    assert step_share(0.01, effect=0.01, config=TrainConfig(), replies=8) == 1.0
 
 
 def test_a_jobs_steps_use_the_shrunk_learning_rate(
