@@ -68,7 +68,8 @@ def warm_up() -> None:
     """On the queue `gpu`: the base model into memory, with what each gate measures of it."""
     from clawweb import training_run  # torch: never in the web process
 
-    training_run.warm_up()
+    if not jobs.forgotten_jobs():  # who waits already comes first
+        training_run.warm_up()
 
 
 @shared_task

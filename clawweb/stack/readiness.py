@@ -65,10 +65,11 @@ def vllm_answers(config: Config) -> bool:
     if not answers(f"{config.vllm}/health"):
         return False
     key = config.secret("vllm_key", config.vllm_key)
-    body = {"model": SERVED_NAME, "prompt": "Hello", "max_tokens": 2}
+    messages = [{"role": "user", "content": "Hello"}]  # a chat, so that the template is warm too
+    body = {"model": SERVED_NAME, "messages": messages, "max_tokens": 2}
     try:
         reply = httpx.post(
-            f"{config.vllm}/v1/completions",
+            f"{config.vllm}/v1/chat/completions",
             json=body,
             headers={"Authorization": f"Bearer {key}"},
             timeout=60.0,
