@@ -175,3 +175,12 @@ def test_others_chats_are_not_there(visit: Visit) -> None:
         answer = other.request.get(url)
         assert answer.status == 404
         assert "teapot" not in answer.text()
+
+
+def test_an_idle_page_keeps_its_socket(visit: Visit) -> None:
+    page = visit("gus")
+    opened: list[str] = []
+    page.on("websocket", lambda socket: opened.append(socket.url))
+    page.goto("/jobs/")
+    page.wait_for_timeout(12_000)  # longer than any read of the channel layer blocks
+    assert len(opened) == 1
