@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from peft import PeftModel
 
 from rollouts.types import Message, Sample
+from training.adapters import attach, detach
+from training.advantages import Baseline
 from training.base import Base, load_base
 from training.config import TrainConfig
 from training.tiny import write_tiny
+from training.trainer import train
+from training.types import StepMetrics, TrainResult
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +42,13 @@ def config() -> TrainConfig:
     return TrainConfig(lr=5e-3, rated_tokens=24, reanswer_tokens=12, gate_tokens=8)
 
 
+@pytest.fixture
+def model(base: Base, config: TrainConfig) -> Iterator[PeftModel]:
+    model = attach(base, config, None)
+    yield model
+    detach(base, model)
+
+
 def make_sample(base: Base, number: int = 1, **changes: Any) -> Sample:
     """A rated turn of the tiny model; `changes` replace fields."""
     messages = [Message(role="user", content=f"question {number}")]
@@ -58,3 +70,15 @@ def make_sample(base: Base, number: int = 1, **changes: Any) -> Sample:
 
 def nothing() -> None:
     """A check that never ends the run."""
+
+
+def job(
+    base: Base, model: PeftModel, samples: Sequence[Sample], config: TrainConfig, **more: Any
+) -> tuple[TrainResult, list[StepMetrics]]:
+    steps: list[StepMetrics] = []
+    settings: dict[str, Any] = {"baseline": Baseline(), "on_step": steps.append, "check": nothing}
+    return train(base, model, samples, config, **(settings | more)), steps
+
+
+def samples(base: Base, count: int = 8, **changes: Any) -> list[Sample]:
+    return [make_sample(base, number, **changes) for number in range(1, count + 1)]

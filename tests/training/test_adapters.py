@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from rollouts.rendering import weights_hash
 from training import adapters
 from training.adapters import (
     adapter_tensors,
@@ -24,7 +25,7 @@ from training.adapters import (
     save_version,
     wearing,
 )
-from training.base import Base, weights_hash
+from training.base import Base
 from training.config import TrainConfig
 from training.errors import AdapterInvalid
 
@@ -43,13 +44,6 @@ def shake(model: PeftModel, seed: int = 0) -> None:
     generator = torch.Generator().manual_seed(seed)
     for tensor in adapter_tensors(model).values():
         tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.2)
-
-
-@pytest.fixture
-def model(base: Base, config: TrainConfig) -> Iterator[PeftModel]:
-    model = attach(base, config, None)
-    yield model
-    detach(base, model)
 
 
 @pytest.fixture

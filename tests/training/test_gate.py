@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,13 +28,6 @@ from training.gate import (
 from training.sampling import Reply, sample_replies
 
 PROMPTS = ("one?", "two?", "three?")
-
-
-@pytest.fixture
-def model(base: Base, config: TrainConfig) -> Iterator[PeftModel]:
-    model = attach(base, config, None)
-    yield model
-    detach(base, model)
 
 
 @torch.no_grad()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -13,38 +11,17 @@ from peft import PeftModel
 from torch import Tensor
 
 from rollouts.types import Sample
-from tests.training.conftest import make_sample, nothing
+from tests.training.conftest import job, make_sample, samples
 from training.adapters import adapter_tensors, attach, detach
 from training.advantages import Baseline
 from training.base import Base
 from training.batching import Item
 from training.config import TrainConfig
-from training.errors import Diverged, NoSignal, OptimizerInvalid
+from training.errors import Diverged, NoSignal
 from training.forward import boosted, kl_between, logits, response_hidden, response_logprobs
-from training.optimizer import load_optimizer, make_optimizer, save_optimizer
 from training.prepare import prepare
 from training.step import group_backward
-from training.trainer import chosen_for_reanswer, step_share, train
-from training.types import StepMetrics, TrainResult
-
-
-@pytest.fixture
-def model(base: Base, config: TrainConfig) -> Iterator[PeftModel]:
-    model = attach(base, config, None)
-    yield model
-    detach(base, model)
-
-
-def job(
-    base: Base, model: PeftModel, samples: Sequence[Sample], config: TrainConfig, **more: Any
-) -> tuple[TrainResult, list[StepMetrics]]:
-    steps: list[StepMetrics] = []
-    settings: dict[str, Any] = {"baseline": Baseline(), "on_step": steps.append, "check": nothing}
-    return train(base, model, samples, config, **(settings | more)), steps
-
-
-def samples(base: Base, count: int = 8, **changes: Any) -> list[Sample]:
-    return [make_sample(base, number, **changes) for number in range(1, count + 1)]
+from training.trainer import chosen_for_reanswer, step_share
 
 
 def items_of(base: Base, given: Sequence[Sample], config: TrainConfig) -> list[Item]:
@@ -378,42 +355,3 @@ def test_the_baseline_counts_each_vote_once(
     result, _ = job(base, model, given, config, baseline=Baseline(count=3))
     assert result.baseline.count == 4
     assert result.baseline.mean == pytest.approx(0.1)
-
-
-def test_adams_state_survives_saving(
-    base: Base, model: PeftModel, config: TrainConfig, tmp_path: Path
-) -> None:
-    result, _ = job(base, model, samples(base, 2), config)
-    save_optimizer(result.optimizer, tmp_path / "adam.safetensors")
-    again = make_optimizer(model, config)
-    load_optimizer(again, tmp_path / "adam.safetensors")
-    for tensor in adapter_tensors(model).values():
-        for name, value in result.optimizer.state[tensor].items():
-            assert torch.equal(again.state[tensor][name], value)
-    assert [p.name for p in tmp_path.iterdir()] == ["adam.safetensors"]
-
-
-def test_a_child_job_goes_on_with_its_parents_adam(
-    base: Base, model: PeftModel, config: TrainConfig, tmp_path: Path
-) -> None:
-    first, _ = job(base, model, samples(base, 2), config)
-    save_optimizer(first.optimizer, tmp_path / "adam.safetensors")
-    second, _ = job(
-        base, model, samples(base, 2), config, parent_optimizer=tmp_path / "adam.safetensors"
-    )
-    tensor = next(iter(adapter_tensors(model).values()))
-    assert float(second.optimizer.state[tensor]["step"]) == first.steps + second.steps
-
-
-def test_adams_state_of_another_adapter_is_refused(
-    base: Base, model: PeftModel, config: TrainConfig, tmp_path: Path
-) -> None:
-    result, _ = job(base, model, samples(base, 1), config)
-    save_optimizer(result.optimizer, tmp_path / "adam.safetensors")
-    detach(base, model)
-    other = attach(base, dataclasses.replace(config, rank=1, alpha=1), None)
-    with pytest.raises(OptimizerInvalid, match="another shape"):
-        load_optimizer(make_optimizer(other, config), tmp_path / "adam.safetensors")
-    (tmp_path / "adam.safetensors").write_bytes(b"rubbish")
-    with pytest.raises(OptimizerInvalid, match="cannot be read"):
-        load_optimizer(make_optimizer(other, config), tmp_path / "adam.safetensors")

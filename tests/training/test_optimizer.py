@@ -1,0 +1,56 @@
+"""Adam's state goes from a version to its child, and from nowhere else."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+
+from tests.training.conftest import job, samples
+from training.adapters import adapter_tensors, attach, detach
+from training.base import Base
+from training.config import TrainConfig
+from training.errors import OptimizerInvalid
+from training.optimizer import load_optimizer, make_optimizer, save_optimizer
+
+
+def test_adams_state_survives_saving(
+    base: Base, model: PeftModel, config: TrainConfig, tmp_path: Path
+) -> None:
+    result, _ = job(base, model, samples(base, 2), config)
+    save_optimizer(result.optimizer, tmp_path / "adam.safetensors")
+    again = make_optimizer(model, config)
+    load_optimizer(again, tmp_path / "adam.safetensors")
+    for tensor in adapter_tensors(model).values():
+        for name, value in result.optimizer.state[tensor].items():
+            assert torch.equal(again.state[tensor][name], value)
+    assert [p.name for p in tmp_path.iterdir()] == ["adam.safetensors"]
+
+
+def test_a_child_job_goes_on_with_its_parents_adam(
+    base: Base, model: PeftModel, config: TrainConfig, tmp_path: Path
+) -> None:
+    first, _ = job(base, model, samples(base, 2), config)
+    save_optimizer(first.optimizer, tmp_path / "adam.safetensors")
+    second, _ = job(
+        base, model, samples(base, 2), config, parent_optimizer=tmp_path / "adam.safetensors"
+    )
+    tensor = next(iter(adapter_tensors(model).values()))
+    assert float(second.optimizer.state[tensor]["step"]) == first.steps + second.steps
+
+
+def test_adams_state_of_another_adapter_is_refused(
+    base: Base, model: PeftModel, config: TrainConfig, tmp_path: Path
+) -> None:
+    result, _ = job(base, model, samples(base, 1), config)
+    save_optimizer(result.optimizer, tmp_path / "adam.safetensors")
+    detach(base, model)
+    other = attach(base, dataclasses.replace(config, rank=1, alpha=1), None)
+    with pytest.raises(OptimizerInvalid, match="another shape"):
+        load_optimizer(make_optimizer(other, config), tmp_path / "adam.safetensors")
+    (tmp_path / "adam.safetensors").write_bytes(b"rubbish")
+    with pytest.raises(OptimizerInvalid, match="cannot be read"):
+        load_optimizer(make_optimizer(other, config), tmp_path / "adam.safetensors")
