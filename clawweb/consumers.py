@@ -169,17 +169,18 @@ class ChatConsumer(NudgeConsumer):
 
     async def _pass_on(self, turn: Turn, cursor: int) -> None:
         async for piece in read_reply(turn, cursor):
-            await self.send_json(
-                {
-                    "type": "delta",
-                    "turn": turn.public_id,
-                    "cursor": piece.cursor,
-                    "text": piece.text,
-                }
-            )
+            delta = {"turn": turn.public_id, "cursor": piece.cursor, "text": piece.text}
+            await self._tell({"type": "delta", **delta})
         body = await in_db(lambda: turn_json(turn_of(self.user, turn.public_id)))
         self.followed.pop(turn.public_id, None)
-        await self.send_json({"type": "done", "turn": _plain(body)})
+        await self._tell({"type": "done", "turn": _plain(body)})
+
+    async def _tell(self, message: dict[str, Any]) -> None:
+        """To a browser that may have left meanwhile; it comes back with a cursor."""
+        try:
+            await self.send_json(message)
+        except (OSError, RuntimeError) as exc:  # the server's words for a closed socket
+            raise asyncio.CancelledError from exc
 
 
 def _plain(body: dict[str, Any]) -> dict[str, Any]:

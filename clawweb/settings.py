@@ -97,7 +97,14 @@ CHANNEL_LAYERS = {
     "default": {
         "BACKEND": "channels_redis.core.RedisChannelLayer",
         # Nudges only: losing one costs a fetch, so they expire soon and the queue may be short.
-        "CONFIG": {"hosts": [_config.redis], "expiry": 30, "capacity": 200, "prefix": "layer"},
+        "CONFIG": {
+            # Longer than the layer's blocking read of 5 s, which is also the client's default:
+            # an idle socket would be cut off each time.
+            "hosts": [{"address": _config.redis, "socket_timeout": 30}],
+            "expiry": 30,
+            "capacity": 200,
+            "prefix": "layer",
+        },
     }
 }
 

@@ -174,7 +174,7 @@ def _figures(
 
 
 def _reply_measures(own: ReplyFigures, parent: ReplyFigures, config: TrainConfig) -> list[Measure]:
-    cut_limit = parent.cut + config.gate_cut_margin + _chance(own, parent, config)
+    cut_limit = min(1.0, parent.cut + config.gate_cut_margin + _chance(own, parent, config))
     repeat_limit = parent.repeats + config.gate_repeat_margin
     return [
         _at_most("empty", own.empty, config.gate_empty_max, "of its test replies are empty"),

@@ -7,7 +7,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from django.contrib.staticfiles.storage import ManifestStaticFilesStorage, staticfiles_storage
+from django.contrib.staticfiles.storage import staticfiles_storage
 from django.core.management import call_command
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
@@ -15,6 +15,7 @@ from django.db.utils import OperationalError
 
 from clawweb.config import Config
 from clawweb.stack.terminal import StackError, say, step
+from clawweb.static_files import HashedStorage
 
 KEPT_BACKUPS = 5
 DAY = 86_400.0
@@ -85,5 +86,5 @@ def back_up(config: Config, *, before_migration: bool) -> None:
 def collect_static() -> None:
     """Under hashed names, whatever the settings chose when no such names existed yet."""
     with step("static files"):
-        staticfiles_storage._wrapped = ManifestStaticFilesStorage()
+        staticfiles_storage._wrapped = HashedStorage()
         call_command("collectstatic", interactive=False, verbosity=0)
