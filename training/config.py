@@ -44,7 +44,7 @@ class TrainConfig:
     hint_boost: float = 0.3  # teacher logits go so much further the way of the hint; docs/LOG.md
     hint_effect_min: float = 0.002  # nats per token a hint must move the base, else hint_no_effect
     rated_tokens: int = 64  # of each rated reply only the first so many train; bounds time
-    reanswer_tokens: int = 64  # longest re-answer; bounds time; docs/LOG.md, Recipe tuning
+    reanswer_tokens: int = 56  # longest re-answer; bounds time; docs/LOG.md, Recipe tuning
     reanswer_temperature: float = 0.7  # as the replies themselves are sampled
 
     # Reward without a hint

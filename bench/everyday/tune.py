@@ -34,7 +34,7 @@ from training.advantages import Baseline
 from training.base import Base, load_base
 from training.config import TrainConfig
 from training.forward import logits, response_hidden, response_logprobs
-from training.gate import decide, measure, neutral_prompts
+from training.gate import decide, measure, neutral_prompts, warm
 from training.logprobs import token_logprobs
 from training.optimizer import save_optimizer
 from training.sampling import sample_replies
@@ -127,6 +127,8 @@ def run(base: Base, config: TrainConfig, args: argparse.Namespace, folder: Path)
     parent: Path | None = None
     optimizer: Path | None = None
     baseline = Baseline()
+    if args.gate:
+        warm(base, neutral_prompts(), config)
     for job in range(args.turns // BATCH):
         turn = job * BATCH
         questions = [order[(turn + i) % len(order)] for i in range(BATCH)]
