@@ -105,8 +105,7 @@ async def chat_completions(request: HttpRequest, key: ApiKey) -> HttpResponseBas
         first = exc.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise Unacceptable(f"{where}: {first['msg']}", param=where or None) from exc
-    turns = await in_db(_open, key, body, headers_of(request))
-    answer = Answer(turns, body)
+    answer = Answer(await _opened(key, body, headers_of(request)), body)
     if body.stream:
         response: HttpResponseBase = StreamingHttpResponse(
             answer.events(), content_type="text/event-stream"
@@ -119,6 +118,17 @@ async def chat_completions(request: HttpRequest, key: ApiKey) -> HttpResponseBas
         response = await answer.whole()
     _describe(response, answer.turns[0])
     return response
+
+
+async def _opened(key: ApiKey, body: ChatRequest, headers: dict[str, str]) -> list[Turn]:
+    """The request's turns. A caller who hangs up meanwhile stops what has just been opened."""
+    opening = asyncio.ensure_future(in_db(_open, key, body, headers))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        for turn in await opening:
+            await in_db(chat.request_stop, turn)
+        raise
 
 
 def _open(key: ApiKey, body: ChatRequest, headers: dict[str, str]) -> list[Turn]:
