@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
 from django.core.exceptions import RequestDataTooBig
@@ -28,6 +28,7 @@ from clawweb.streams import read_reply
 
 log = logging.getLogger(__name__)
 View = Callable[[HttpRequest, ApiKey], Awaitable[HttpResponseBase]]
+_DETACHED: set[asyncio.Task[None]] = set()
 BROKEN = (TurnState.FAILED, TurnState.INTERRUPTED)  # half a reply is not a reply that stopped
 
 
@@ -126,9 +127,20 @@ async def _opened(key: ApiKey, body: ChatRequest, headers: dict[str, str]) -> li
     try:
         return await asyncio.shield(opening)
     except asyncio.CancelledError:
-        for turn in await opening:
-            await in_db(chat.request_stop, turn)
+        _detach(_stop_all(opening))
         raise
+
+
+async def _stop_all(turns: Awaitable[list[Turn]]) -> None:
+    for turn in await turns:
+        await in_db(chat.request_stop, turn)
+
+
+def _detach(work: Coroutine[Any, Any, None]) -> None:
+    """Finish `work` whatever becomes of the request: a caller who hangs up may do so twice."""
+    task = asyncio.create_task(work)
+    _DETACHED.add(task)
+    task.add_done_callback(_DETACHED.discard)
 
 
 def _open(key: ApiKey, body: ChatRequest, headers: dict[str, str]) -> list[Turn]:
@@ -200,21 +212,33 @@ class Answer:
 
     async def begun(self) -> None:
         """Until the first reply has a version (its first text) or an end: the headers name it."""
-        try:
-            async for _ in read_reply(self.turns[0]):
-                break
-        except asyncio.CancelledError:
-            await asyncio.shield(self._stop())
-            raise
+        await self._or_stop(self._first_piece())
         self.turns = await in_db(_fresh, self.turns)
 
-    async def whole(self) -> HttpResponseBase:
-        """All choices at once. A caller who hangs up stops the generation."""
+    async def _first_piece(self) -> None:
+        async for _ in read_reply(self.turns[0]):
+            return
+
+    async def _or_stop(self, *readers: Coroutine[Any, Any, None]) -> None:
+        """Until all have read what they wait for. A caller who hangs up stops the generation.
+
+        At once, and not when the readers have ended: a client library may swallow their
+        cancellation.
+        """
+        tasks = [asyncio.create_task(reader) for reader in readers]
         try:
-            await asyncio.gather(*(self._wait(turn) for turn in self.turns))
+            await asyncio.wait(tasks)
         except asyncio.CancelledError:
-            await asyncio.shield(self._stop())
+            _detach(self._stop())
+            for task in tasks:
+                task.cancel()
             raise
+        for task in tasks:
+            task.result()
+
+    async def whole(self) -> HttpResponseBase:
+        """All choices at once."""
+        await self._or_stop(*(self._wait(turn) for turn in self.turns))
         self.turns = await in_db(_fresh, self.turns)
         for turn in self.turns:
             if turn.state in BROKEN:
@@ -263,7 +287,7 @@ class Answer:
             for task in readers:
                 task.cancel()
             if not finished:
-                await asyncio.shield(self._stop())
+                _detach(self._stop())
 
     async def _choice(self, index: int, turn: Turn, queue: asyncio.Queue[Any]) -> None:
         """One choice's chunks, into the queue."""

@@ -180,7 +180,8 @@ async def test_a_caller_that_hangs_up_stops_the_generation(alice, engine, valkey
             if await in_db(Turn.objects.filter(state="stopped").exists):
                 return
             await asyncio.sleep(0.05)
-    raise AssertionError("the generation went on")
+    state = await in_db(Turn.objects.values_list("state", "stop_requested", "reply").get)
+    raise AssertionError(f"the generation went on: {state}")
 
 
 def test_text_parts_are_joined_and_a_developer_is_the_system():
