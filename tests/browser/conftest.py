@@ -17,7 +17,8 @@ LONG = 120_000  # ms; two noisy cores serve, train and draw at once
 Visit = Callable[..., Page]
 
 
-@pytest.fixture(scope="session")
+# Not for the session: until it is closed, Playwright keeps an event loop running in this thread.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     path = chromium()
     if path is None:

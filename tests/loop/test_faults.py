@@ -204,7 +204,7 @@ def test_a_version_that_cannot_be_loaded_does_not_go_live(stack: Stack, lesson: 
     if job["state"] == "refused":
         pytest.skip("the gate refused the version, so there was none to deploy")
     job = alice.until(job_id, "failed")
-    assert "could not take version" in job["reason"]
+    assert "could not be served" in job["reason"]
     assert alice.live() == lesson.adapter
     assert alice.answerer() == lesson.adapter
     child = next(row for row in alice.adapters() if row["name"] == job["child"])
