@@ -26,6 +26,8 @@ export class TurnView {
 
   update(turn) {
     const was = this.turn;
+    // An answer that a newer one has overtaken: a finished reply does not begin again.
+    if (was && was.id === turn.id && !this.isUnfinished && UNFINISHED.includes(turn.state)) return;
     this.turn = turn;
     this.article.id = turn.id;
     this.article.dataset.state = turn.state;

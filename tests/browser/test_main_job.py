@@ -31,6 +31,7 @@ def ask(page: Page, text: str, *, words: int = 12) -> None:
     """Type, press Enter, read so many words of the reply, and stop what is left of it."""
     turns = page.locator(".turn")
     before = turns.count()
+    expect(page.get_by_role("button", name="Send")).to_be_visible()  # nothing is being written
     page.get_by_label("Your message").fill(text)
     page.keyboard.press("Enter")
     expect(turns).to_have_count(before + 1)
