@@ -11,7 +11,7 @@ from django.db.models import Count, Q, QuerySet
 
 from clawweb import valkey
 from clawweb.markdown import render
-from clawweb.models import FINISHED, ChatSession, Feedback, FeedbackReason, Turn, TurnState, User
+from clawweb.models import FINISHED, ChatSession, Feedback, FeedbackReason, Turn, User
 from clawweb.selectors.learning import receipt
 from rollouts.types import Message
 
@@ -198,7 +198,3 @@ def session_json(session: ChatSession) -> dict[str, Any]:
         "created_at": session.created_at,
         "updated_at": session.updated_at,
     }
-
-
-def unfinished_turns() -> QuerySet[Turn]:
-    return Turn.objects.filter(state__in=[TurnState.PENDING, TurnState.STREAMING])
