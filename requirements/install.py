@@ -74,7 +74,8 @@ def torch_source(name: str) -> list[str]:
 
 def wanted(name: str) -> str:
     """Changes with the lock, the installer or the Python that runs it."""
-    content = b"".join((HERE / file).read_bytes() for file in ("uv.txt", f"{name}.lock"))
+    files = ("install.py", "uv.txt", f"{name}.lock")
+    content = b"".join((HERE / file).read_bytes() for file in files)
     return f"{name} {sys.version.split()[0]} {hashlib.sha256(content).hexdigest()}\n"
 
 
@@ -96,8 +97,14 @@ def install(name: str) -> None:
     pip = [PYTHON, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", HERE / "uv.txt"]
     subprocess.run(pip, env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}, check=True)
     say(f"installing {name}.lock (first time: about 600 MB to fetch, one to four minutes)")
-    sync = [VENV / "bin" / "uv", "pip", "sync", "--python", PYTHON, *torch_source(name)]
-    subprocess.run([*sync, HERE / f"{name}.lock"], env=uv_environment(name), check=True)
+    lock, environment = HERE / f"{name}.lock", uv_environment(name)
+    options = ["--python", PYTHON, *torch_source(name)]
+    uv = [VENV / "bin" / "uv", "pip"]
+    subprocess.run([*uv, "sync", *options, lock], env=environment, check=True)
+    # Two packages write ninja/__init__.py: django-ninja and ninja, the build tool, which vLLM asks
+    # for and of which only bin/ninja is needed. uv installs side by side, so either may be last.
+    again = ["install", *options, "--no-deps", "--reinstall-package", "django-ninja", "-r", lock]
+    subprocess.run([*uv, *again], env=environment, check=True)
     STAMP.write_text(wanted(name))
     say(f"done in {time.monotonic() - started:.0f} s")
 
