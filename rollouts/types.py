@@ -102,6 +102,7 @@ class Sample:
     reward: float | None  # +1, -1 or None (no vote)
     hint: str | None  # what the user said about the reply, one or two sentences
     correction: str | None  # what the user wanted instead
+    other_hints: Sequence[str] = ()  # candidates beside `hint`; the trainer chooses one of all
     version_age: int = 0  # versions between the one that answered and the parent being trained
 
     @property

@@ -171,6 +171,11 @@ def adapter_tensors(model: PeftModel) -> dict[str, Tensor]:
     }
 
 
+def snapshot(model: PeftModel) -> dict[str, Tensor]:
+    """Copies of the adapter's parameters as they are now."""
+    return {name: tensor.detach().clone() for name, tensor in adapter_tensors(model).items()}
+
+
 @torch.no_grad()
 def round_to_saved(model: PeftModel) -> None:
     """Round the adapter to what a saved version holds (bf16), in place. Idempotent."""
@@ -179,14 +184,17 @@ def round_to_saved(model: PeftModel) -> None:
 
 
 @contextmanager
-def wearing(model: PeftModel, version: Path | None) -> Iterator[None]:
-    """Inside, `model` answers as `version` (None: the base). Its own adapter is back afterwards."""
+def wearing(model: PeftModel, version: Path | dict[str, Tensor] | None) -> Iterator[None]:
+    """Inside, `model` answers as `version`: a folder, a snapshot, or None for the base.
+
+    Its own adapter is back afterwards.
+    """
     if version is None:
         with model.disable_adapter():
             yield
         return
-    own = {name: tensor.detach().clone() for name, tensor in adapter_tensors(model).items()}
-    _copy_into(model, load_file(version / WEIGHTS))
+    own = snapshot(model)
+    _copy_into(model, load_file(version / WEIGHTS) if isinstance(version, Path) else version)
     try:
         yield
     finally:

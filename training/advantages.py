@@ -1,10 +1,12 @@
-"""Advantages of replies that are trained by reward alone. Numbers in, numbers out."""
+"""Advantages: of a vote, of a teacher's log-probs. Numbers in, numbers out."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,3 +47,22 @@ def reward_advantage(
     sigma = max(math.sqrt(baseline.variance), sigma_floor)
     advantage = (reward - baseline.mean) / sigma
     return min(max(advantage, -negative_cap), positive_cap)
+
+
+def distillation_advantages(teacher_logprobs_N: Tensor, policy_logprobs_N: Tensor) -> Tensor:
+    """A_t = log q(y_t) - log pi(y_t) of the sampled words, (N,) nats, no gradient.
+
+    Minus its mean under pi is KL(pi || q), so a policy gradient with it descends the reverse KL:
+    OpenClaw-RL's first generation (arXiv 2603.10165, token-level OPD).
+    """
+    return (teacher_logprobs_N - policy_logprobs_N).detach()
+
+
+def kto_weights(liked: int, disliked: int) -> tuple[float, float]:
+    """(w_liked, w_disliked): the commoner kind counts less, so that both kinds weigh the same.
+
+    KTO, arXiv 2402.01306, section 4: keep w_D n_D : w_U n_U near 1. One kind alone has weight 1.
+    """
+    if not liked or not disliked:
+        return 1.0, 1.0
+    return min(1.0, disliked / liked), min(1.0, liked / disliked)

@@ -13,16 +13,20 @@ from torch import Tensor
 class Item:
     """One reply to learn from: by distillation (a teacher's prompt) or by reward (an advantage).
 
-    `teacher_prompt_ids` is the hinted prompt, or the plain one again for a reply without a hint:
-    the frozen base is then the anchor instead of the teacher.
+    `teacher_prompt_ids` is the hinted prompt, or the plain one again for a reply that no hint
+    teaches: the frozen base is then the anchor instead of the teacher. `other_prompts_ids` are
+    the prompts under candidate hints, of which the trainer chooses one.
     """
 
     sample_id: int
     prompt_ids: tuple[int, ...]
     response_ids: tuple[int, ...]
     teacher_prompt_ids: tuple[int, ...]
-    is_hinted: bool
+    is_hinted: bool  # a hint teaches it
+    other_prompts_ids: tuple[tuple[int, ...], ...] = ()
     rollout_logprobs: tuple[float, ...] | None = None
+    proximal_logprobs: tuple[float, ...] | None = None  # None: those of the policy as it is
+    is_fresh: bool = False  # the policy as it is has sampled it: no importance weight
     temperature: float = 1.0
     advantage: float | None = None  # None: this reply is not trained by reward
     reward: float | None = None  # the vote itself, for the charts
@@ -30,7 +34,8 @@ class Item:
     @property
     def length(self) -> int:
         """Tokens of its longest sequence, the teacher's included."""
-        prompt = max(len(self.prompt_ids), len(self.teacher_prompt_ids))
+        prompts = (self.prompt_ids, self.teacher_prompt_ids, *self.other_prompts_ids)
+        prompt = max(len(ids) for ids in prompts)
         return prompt + len(self.response_ids)
 
 

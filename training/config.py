@@ -7,7 +7,11 @@ import json
 import math
 from dataclasses import dataclass
 
-METHODS = ("opd",)
+METHODS = ("opd", "binary", "kto", "apo_zero_unpaired", "combine")
+ESTIMATORS = ("full", "token", "topk")
+SUPPORTS = ("student", "teacher")
+COMBINES = ("losses", "advantages")
+TEACHERS = ("base", "parent")
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what --max-lora-rank accepts
 
 
@@ -15,7 +19,7 @@ VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what --max-lora-rank acce
 class TrainConfig:
     """One job's settings, frozen with the job. Raises ValueError when a field makes no sense."""
 
-    method: str = "opd"  # on-policy distillation under hints; reward where there is no hint
+    method: str = "opd"  # how a rating becomes a gradient: docs/algorithms.md, Methods
     seed: int = 0  # of re-answers and of gate replies
 
     # The adapter
@@ -32,6 +36,7 @@ class TrainConfig:
     # The job
     batch_size: int = 8  # replies per optimizer step; a job starts at 8 ratings
     max_steps: int = 4  # of a job of one batch: one on rated replies, the rest on re-answers
+    reward_epochs: int = 1  # passes over the rated replies when no hint is distilled
     train_seconds: float = 90.0  # no further step is begun that would end later
     kl_full_share: float = 0.5  # of the hints' whole effect; below it steps shrink with the KL
     kl_stop: float = 0.01  # nats per token under the hints: learned, so stop
@@ -40,6 +45,12 @@ class TrainConfig:
     max_version_age: int = 3  # older samples are dropped as stale; ART, TRL drop at 4
 
     # Distillation
+    teacher: str = "base"  # or "parent": distilled with the hint in its prompt, anchors without
+    estimator: str = "full"  # of KL(policy || teacher): "full", "topk" or "token"
+    topk: int = 4  # words of the support; OpenClaw-RL's second generation
+    topk_support: str = "student"  # whose most likely words: "student" or "teacher"
+    topk_clip: float = 1.0  # nats that one word's log-ratio counts at most; OpenClaw-RL
+    distill_weight: float = 1.0  # of the distillation beside the reward
     forward_share: float = 0.0  # weight of KL(teacher || policy) beside KL(policy || teacher)
     hint_boost: float = 0.3  # teacher logits go so much further the way of the hint; docs/LOG.md
     hint_effect_min: float = 0.002  # nats per token a hint must move the base, else hint_no_effect
@@ -47,10 +58,11 @@ class TrainConfig:
     reanswer_tokens: int = 56  # longest re-answer; bounds time; docs/LOG.md, Recipe tuning
     reanswer_temperature: float = 0.7  # as the replies themselves are sampled
 
-    # Reward without a hint
+    # Reward
+    combine: str = "losses"  # method combine: two "losses", or one sum of "advantages"
     reward_weight: float = 1.0  # of the clipped surrogate beside the distillation
     reward_step: float = 0.5  # of the learning rate, in a step without hints: a thumb is one bit
-    anchor_weight: float = 0.2  # of KL(policy || base) on replies that train by reward
+    anchor_weight: float = 0.2  # of KL(policy || base) on replies that train by reward alone
     clip_low: float = 0.2  # PPO epsilon (arXiv 1707.06347, eq. 7)
     clip_high: float = 0.28  # upper epsilon (DAPO, arXiv 2503.14476, eq. 10)
     importance_cap: float = 2.0  # truncated importance weight; slime, SDPO
@@ -58,6 +70,8 @@ class TrainConfig:
     sigma_floor: float = 0.5  # never divide by less: equal votes must not explode
     positive_cap: float = 1.0  # largest advantage
     negative_cap: float = 0.5  # largest push away; a raw -1 wrecks fluency
+
+    kto_beta: float = 0.1  # of the log-ratio in KTO (arXiv 2402.01306), as its authors
 
     # The gate
     gate_tokens: int = 48  # longest gate reply
@@ -71,8 +85,10 @@ class TrainConfig:
     gate_repeat_margin: float = 0.15  # more repeated 4-grams than the parent's
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}, not {self.method!r}")
+        for name, allowed in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
         if self.rank not in VLLM_RANKS:
             raise ValueError(f"rank must be one of {VLLM_RANKS}: the server knows no other")
         for field in dataclasses.fields(self):
@@ -88,6 +104,27 @@ class TrainConfig:
         for name in _SHARES:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie between 0 and 1")
+
+    @property
+    def distils(self) -> bool:
+        """Whether hints teach by distillation; else a hinted reply counts as its thumb alone."""
+        return self.method in ("opd", "combine")
+
+    @property
+    def is_kto(self) -> bool:
+        """Whether thumbs train by KTO's loss: it needs no sampling log-probs and anchors itself."""
+        return self.method in ("kto", "apo_zero_unpaired")
+
+    @property
+    def distils_tokens(self) -> bool:
+        """Whether hints teach through the sampled words alone, as an advantage of each."""
+        summed = self.method == "combine" and self.combine == "advantages"
+        return self.distils and (self.estimator == "token" or summed)
+
+    @property
+    def loss_is_kl(self) -> bool:
+        """Whether the distillation's loss is KL(policy || teacher) itself."""
+        return self.estimator == "full" and self.forward_share == 0 and not self.distils_tokens
 
     def to_json(self) -> str:
         """The fields as one JSON object, keys sorted."""
@@ -116,14 +153,23 @@ def _fits(value: object, kind: str) -> bool:
     return isinstance(value, {"int": int, "str": str}[kind])
 
 
+_CHOICES = {
+    "method": METHODS,
+    "estimator": ESTIMATORS,
+    "topk_support": SUPPORTS,
+    "combine": COMBINES,
+    "teacher": TEACHERS,
+}
 _POSITIVE = (
+    "reward_epochs", "topk", "topk_clip", "kto_beta",
     "alpha", "lr", "batch_size", "max_steps", "train_seconds", "micro_batch_tokens", "max_tokens",
     "grad_clip", "rated_tokens", "reanswer_tokens", "reanswer_temperature", "importance_cap",
     "sigma_floor", "positive_cap", "negative_cap", "gate_tokens", "gate_temperature",
 )  # fmt: skip
 _NOT_NEGATIVE = (
     "seed", "weight_decay", "kl_stop", "kl_full_share", "max_version_age", "hint_boost",
-    "hint_effect_min", "reward_weight", "reward_step", "anchor_weight", "clip_high",
+    "distill_weight", "hint_effect_min", "reward_weight", "reward_step", "anchor_weight",
+    "clip_high",
     "gate_drift_margin", "gate_preference_margin", "gate_cut_margin", "gate_chance",
     "gate_length_min", "gate_repeat_margin",
 )  # fmt: skip

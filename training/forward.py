@@ -85,13 +85,17 @@ def kl_between(base: Base, first_NH: Tensor, second_NH: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def response_logprobs(base: Base, model: PeftModel | Any, pair: Pair) -> Tensor:
-    """log pi(y_t | x, y_<t) at T = 1 of one reply's own tokens, (T,) nats."""
+def response_logprobs(
+    base: Base, model: PeftModel | Any, pair: Pair, *, temperature: float = 1.0
+) -> Tensor:
+    """log pi(y_t | x, y_<t) of one reply's own tokens, (T,) nats."""
     hidden_TH = response_hidden(base, model, [pair])
     targets_T = torch.tensor(list(pair[1]), device=hidden_TH.device)
     parts = [
         token_logprobs(
-            logits(base, hidden_TH[start : start + CHUNK]), targets_T[start : start + CHUNK]
+            logits(base, hidden_TH[start : start + CHUNK]),
+            targets_T[start : start + CHUNK],
+            temperature=temperature,
         )
         for start in range(0, len(hidden_TH), CHUNK)
     ]

@@ -2,7 +2,8 @@
 
 Shapes: (N,) one entry per response token of a micro-batch, (N, V) with the vocabulary. Losses are
 sums over tokens divided by `tokens`, the number of response tokens in the whole optimizer step:
-so micro-batches add up to the mean over the step, however they are cut.
+so micro-batches add up to the mean over the step, however they are cut. KTO alone weighs whole
+replies: (B,), one entry per reply.
 """
 
 from __future__ import annotations
@@ -72,13 +73,70 @@ def distillation_loss(
     return masked_sum(loss_N, mask_N) / tokens
 
 
-def anchor_loss(
-    policy_logits_NV: Tensor, base_logits_NV: Tensor, mask_N: Tensor, *, tokens: int
+def topk_distillation_loss(
+    policy_logits_NV: Tensor,
+    teacher_logits_NV: Tensor,
+    mask_N: Tensor,
+    *,
+    k: int,
+    support: str,
+    clip: float,
+    clip_low: float,
+    clip_high: float,
+    tokens: int,
 ) -> Tensor:
-    """L = 1/n sum_t KL(pi || base) on replies that train by reward, a scalar.
+    """L = 1/n sum_t sum_{v in S_t} max(-A_v rho_v, -A_v clip(rho_v, 1 - e_low, 1 + e_high)).
 
-    The KL penalty of RLHF (arXiv 1909.08593, eq. 2), computed exactly instead of sampled.
+    A_v = w_v clip(log q(v) - log pi(v), -C, C) with w = softmax over S of log pi, both without
+    gradient; rho_v = pi(v) / pi_prox(v), not renormalised on S. S: the k words that the policy
+    ("student") or the teacher finds most likely. OpenClaw-RL's second generation, 2603.10165 v2.
+    The policy before the step is the proximal one: rho = 1 in value, and its gradient counts.
     """
-    return distillation_loss(
-        policy_logits_NV, base_logits_NV, mask_N, forward_share=0.0, tokens=tokens
-    )
+    rows_N1 = mask_N.unsqueeze(-1)
+    policy_NV = torch.where(rows_N1, policy_logits_NV, torch.zeros_like(policy_logits_NV))
+    teacher_NV = torch.where(rows_N1, teacher_logits_NV.detach(), torch.zeros_like(policy_NV))
+    policy_NV = torch.log_softmax(policy_NV.float(), dim=-1)
+    teacher_NV = torch.log_softmax(teacher_NV.float(), dim=-1)
+    chosen_NV = policy_NV.detach() if support == "student" else teacher_NV
+    ids_NK = chosen_NV.topk(min(k, chosen_NV.shape[-1]), dim=-1).indices
+    policy_NK, teacher_NK = policy_NV.gather(-1, ids_NK), teacher_NV.gather(-1, ids_NK)
+    proximal_NK = policy_NK.detach()
+    weight_NK = torch.softmax(proximal_NK, dim=-1)
+    advantages_NK = weight_NK * (teacher_NK - proximal_NK).clamp(-clip, clip)
+    ratio_NK = (policy_NK - proximal_NK).exp()
+    clipped_NK = ratio_NK.clamp(1 - clip_low, 1 + clip_high)
+    loss_NK = torch.maximum(-advantages_NK * ratio_NK, -advantages_NK * clipped_NK)
+    return masked_sum(loss_NK.sum(dim=-1), mask_N) / tokens
+
+
+def anchor_loss(
+    policy_logprobs_N: Tensor, base_logprobs_N: Tensor, mask_N: Tensor, *, tokens: int
+) -> Tensor:
+    """L = 1/n sum_t k3_t, k3 = exp(d) - d - 1 with d = log pi_0(y_t) - log pi(y_t), a scalar.
+
+    The KL penalty of RLHF (arXiv 1909.08593, eq. 2) to the base, by the estimator that is never
+    negative (Schulman 2020, "Approximating KL divergence", k3; GRPO, arXiv 2402.03300, eq. 4).
+    """
+    zero_N = torch.zeros_like(policy_logprobs_N)
+    difference_N = torch.where(mask_N, base_logprobs_N.detach() - policy_logprobs_N, zero_N)
+    return masked_sum(difference_N.exp() - difference_N - 1, mask_N) / tokens
+
+
+def kto_loss(
+    log_ratio_B: Tensor,
+    is_liked_B: Tensor,
+    *,
+    reference: float,
+    beta: float,
+    liked_weight: float,
+    disliked_weight: float,
+) -> Tensor:
+    """L = mean_i w_i (1 - sigma(+-beta (r_i - z))), + where the reply was liked; a scalar.
+
+    r_i = sum_t log pi(y_t) - log pi_0(y_t) of a whole reply, z (`reference`) the KL that the step
+    is at. KTO, arXiv 2402.01306, eq. 8; with z = 0 it is APO-zero-unpaired (arXiv 2408.06266).
+    """
+    gain_B = beta * (log_ratio_B - reference)
+    liked_B = liked_weight * (1 - torch.sigmoid(gain_B))
+    disliked_B = disliked_weight * (1 - torch.sigmoid(-gain_B))
+    return torch.where(is_liked_B, liked_B, disliked_B).mean()

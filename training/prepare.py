@@ -43,29 +43,22 @@ def _item(base: Base, sample: Sample, config: TrainConfig, baseline: Baseline) -
     prompt_ids = tuple(sample.prompt_ids)
     if sample.template_hash != base.template_hash or base.render(sample.messages) != prompt_ids:
         return TEMPLATE_CHANGED
-    teacher_prompt_ids = prompt_ids
-    if sample.is_hinted:
-        teacher_prompt_ids = base.render(
-            hinted_messages(sample.messages, hint=sample.hint, correction=sample.correction)
-        )
+    distilled = sample.is_hinted and config.distils
+    teacher_prompts = _teacher_prompts(base, sample) if distilled else [prompt_ids]
+    has_logprobs = _without_logprobs(sample) is None
     advantage = None
-    if not sample.is_hinted and sample.reward is not None:
-        advantage = reward_advantage(
-            sample.reward,
-            baseline,
-            sigma_floor=config.sigma_floor,
-            positive_cap=config.positive_cap,
-            negative_cap=config.negative_cap,
-        )
+    if (not distilled or config.method == "combine") and (has_logprobs or config.is_kto):
+        advantage = _advantage(sample, config, baseline)
     item = Item(
         sample_id=sample.id,
         prompt_ids=prompt_ids,
         response_ids=tuple(sample.response_ids[: config.rated_tokens]),
-        teacher_prompt_ids=teacher_prompt_ids,
-        is_hinted=sample.is_hinted,
-        rollout_logprobs=None
-        if advantage is None
-        else tuple((sample.rollout_logprobs or ())[: config.rated_tokens]),
+        teacher_prompt_ids=teacher_prompts[0],
+        other_prompts_ids=tuple(teacher_prompts[1:]),
+        is_hinted=distilled,
+        rollout_logprobs=tuple((sample.rollout_logprobs or ())[: config.rated_tokens])
+        if has_logprobs and (advantage is not None or config.distils_tokens)
+        else None,
         temperature=sample.temperature,
         advantage=advantage,
         reward=sample.reward,
@@ -73,16 +66,42 @@ def _item(base: Base, sample: Sample, config: TrainConfig, baseline: Baseline) -
     return TOO_LONG if item.length > config.max_tokens else item
 
 
+def _teacher_prompts(base: Base, sample: Sample) -> list[tuple[int, ...]]:
+    """The prompt under the hint first, then under each candidate that reads differently."""
+    hints = dict.fromkeys([sample.hint, *sample.other_hints])
+    return [
+        base.render(hinted_messages(sample.messages, hint=hint, correction=sample.correction))
+        for hint in hints
+    ]
+
+
+def _advantage(sample: Sample, config: TrainConfig, baseline: Baseline) -> float | None:
+    if sample.reward is None:
+        return None
+    return reward_advantage(
+        sample.reward,
+        baseline,
+        sigma_floor=config.sigma_floor,
+        positive_cap=config.positive_cap,
+        negative_cap=config.negative_cap,
+    )
+
+
 def _reason_against(sample: Sample, config: TrainConfig) -> str | None:
     """What can be said without rendering anything."""
-    if not sample.response_ids or (sample.reward is None and not sample.is_hinted):
+    distilled = sample.is_hinted and config.distils
+    if not sample.response_ids or (sample.reward is None and not distilled):
         return NO_SIGNAL
     if sample.version_age > config.max_version_age:
         return STALE
     if len(sample.prompt_ids) + len(sample.response_ids) > config.max_tokens:
         return TOO_LONG
-    if sample.is_hinted:
-        return None  # distillation needs no sampling log-probs
+    needs_none = distilled and not config.distils_tokens  # over the vocabulary, whoever sampled it
+    return None if needs_none or config.is_kto else _without_logprobs(sample)
+
+
+def _without_logprobs(sample: Sample) -> str | None:
+    """Why there is no probability that the reply was sampled with; None when there is one."""
     if sample.temperature <= 0:
         return GREEDY
     if sample.rollout_logprobs is None or len(sample.rollout_logprobs) != len(sample.response_ids):

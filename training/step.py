@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from peft import PeftModel
 from torch import Tensor
 
+from training.advantages import distillation_advantages
 from training.base import Base
 from training.batching import Item
 from training.config import TrainConfig
 from training.forward import backward_in_chunks, logits, response_hidden
 from training.logprobs import reverse_kl, token_logprobs
-from training.losses import anchor_loss, clipped_policy_loss, distillation_loss, masked_sum
+from training.losses import (
+    anchor_loss,
+    clipped_policy_loss,
+    distillation_loss,
+    masked_sum,
+    topk_distillation_loss,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +42,40 @@ class StepSums:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Response tokens of a whole optimizer step that each part of its loss is the mean over."""
+
+    distilled: int
+    rewarded: int
+    anchored: int
+
+
+def counts_of(items: Sequence[Item], config: TrainConfig) -> Counts:
+    """All of the step's tokens for each part; with two combined losses each part's own."""
+    tokens = sum(len(item.response_ids) for item in items)
+    if config.method != "combine" or config.distils_tokens:
+        return Counts(distilled=tokens, rewarded=tokens, anchored=tokens)
+    distilled = sum(len(item.response_ids) for item in items if item.is_hinted)
+    rewarded = sum(len(item.response_ids) for item in items if item.advantage is not None)
+    anchored = tokens - distilled
+    return Counts(distilled=max(distilled, 1), rewarded=max(rewarded, 1), anchored=max(anchored, 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Tokens:
     """A micro-batch's response tokens, row by row, (N,) each. NaN where there is no number."""
 
     targets_N: Tensor
     hinted_N: Tensor
     rewarded_N: Tensor
+    fresh_N: Tensor
     temperature_N: Tensor
     advantages_N: Tensor
     rollout_logprobs_N: Tensor
+    proximal_logprobs_N: Tensor
 
     def part(self, chunk: slice) -> _Tokens:
-        return _Tokens(
-            targets_N=self.targets_N[chunk],
-            hinted_N=self.hinted_N[chunk],
-            rewarded_N=self.rewarded_N[chunk],
-            temperature_N=self.temperature_N[chunk],
-            advantages_N=self.advantages_N[chunk],
-            rollout_logprobs_N=self.rollout_logprobs_N[chunk],
-        )
+        return _Tokens(**{f.name: getattr(self, f.name)[chunk] for f in fields(self)})
 
 
 def group_backward(
@@ -63,9 +85,9 @@ def group_backward(
     teacher_NH: Tensor,
     *,
     config: TrainConfig,
-    tokens: int,
+    counts: Counts,
 ) -> StepSums:
-    """Add a micro-batch's gradient to the adapter's. `tokens`: response tokens of the step."""
+    """Add a micro-batch's gradient to the adapter's."""
     rows = _tokens(group, base.device)
     kl = 0.0
 
@@ -75,13 +97,16 @@ def group_backward(
         policy_logits_NV = logits(base, hidden_NH)
         with torch.no_grad():
             teacher_logits_NV = logits(base, teacher_NH[chunk])
-        loss, distilled = _loss(policy_logits_NV, teacher_logits_NV, part, config, tokens)
-        if config.forward_share == 0:
-            kl += float(distilled.detach()) * tokens
-        else:
+        distilled = _distilled(policy_logits_NV, teacher_logits_NV, part, config, counts)
+        if config.loss_is_kl:
+            kl += float(distilled.detach()) * counts.distilled
+        elif bool(part.hinted_N.any()):
             with torch.no_grad():
                 kl_N = reverse_kl(policy_logits_NV, teacher_logits_NV)
             kl += float(masked_sum(kl_N, part.hinted_N))
+        loss = config.distill_weight * distilled
+        if config.distils_tokens or bool(part.rewarded_N.any()):
+            loss = loss + _by_tokens(policy_logits_NV, teacher_logits_NV, part, config, counts)
         return loss
 
     hidden_NH = response_hidden(base, model, [(i.prompt_ids, i.response_ids) for i in group])
@@ -89,42 +114,78 @@ def group_backward(
     return StepSums(loss=loss, kl=kl, hinted_tokens=int(rows.hinted_N.sum()))
 
 
-def _loss(
+def _distilled(
     policy_logits_NV: Tensor,
     teacher_logits_NV: Tensor,
     part: _Tokens,
     config: TrainConfig,
-    tokens: int,
-) -> tuple[Tensor, Tensor]:
-    """(L, L_distill): L = L_distill(hinted) + w_r L_clip(rewarded) + w_a L_anchor(not hinted)."""
-    distilled = distillation_loss(
+    counts: Counts,
+) -> Tensor:
+    """The distillation that looks at the vocabulary; 0 when it is done through the tokens."""
+    if config.distils_tokens:
+        return policy_logits_NV.new_zeros(())
+    if config.estimator == "topk":
+        return topk_distillation_loss(
+            policy_logits_NV,
+            teacher_logits_NV,
+            part.hinted_N,
+            k=config.topk,
+            support=config.topk_support,
+            clip=config.topk_clip,
+            clip_low=config.clip_low,
+            clip_high=config.clip_high,
+            tokens=counts.distilled,
+        )
+    return distillation_loss(
         policy_logits_NV,
         teacher_logits_NV,
         part.hinted_N,
         forward_share=config.forward_share,
-        tokens=tokens,
+        tokens=counts.distilled,
     )
-    if bool(part.hinted_N.all()):
-        return distilled, distilled
-    policy_logprobs_N = token_logprobs(
-        policy_logits_NV, part.targets_N, temperature=part.temperature_N
-    )
-    # Each reply trains in one optimizer step, so the proximal policy is the policy before it.
-    rewarded = config.reward_weight * clipped_policy_loss(
-        policy_logprobs_N,
-        policy_logprobs_N.detach(),
-        part.rollout_logprobs_N,
-        part.advantages_N,
-        part.rewarded_N,
+
+
+def _by_tokens(
+    policy_logits_NV: Tensor,
+    teacher_logits_NV: Tensor,
+    part: _Tokens,
+    config: TrainConfig,
+    counts: Counts,
+) -> Tensor:
+    """w_r L_clip(rewarded) + w_a L_anchor(rewarded and not hinted), on the sampled words.
+
+    Where hints teach through the sampled words, A_t = w_r A + w_d (log q - log pi) is their sum.
+    """
+    policy_N = token_logprobs(policy_logits_NV, part.targets_N)
+    with torch.no_grad():
+        teacher_N = token_logprobs(teacher_logits_NV, part.targets_N)
+    advantages_N = config.reward_weight * part.advantages_N
+    mask_N = part.rewarded_N
+    if config.distils_tokens:
+        gap_N = config.distill_weight * distillation_advantages(teacher_N, policy_N)
+        advantages_N = torch.where(part.rewarded_N, advantages_N, 0.0)  # no vote, no such term
+        advantages_N = advantages_N + torch.where(part.hinted_N, gap_N, 0.0)
+        mask_N = mask_N | part.hinted_N
+    # Each reply trains in one optimizer step, unless it says what the proximal policy gave it.
+    scaled_N = token_logprobs(policy_logits_NV, part.targets_N, temperature=part.temperature_N)
+    own_N = scaled_N.detach()
+    proximal_N = torch.where(part.proximal_logprobs_N.isnan(), own_N, part.proximal_logprobs_N)
+    surrogate = clipped_policy_loss(
+        scaled_N,
+        proximal_N,
+        torch.where(part.fresh_N, proximal_N, part.rollout_logprobs_N),
+        advantages_N,
+        mask_N,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
         importance_cap=config.importance_cap,
-        tokens=tokens,
+        tokens=counts.rewarded,
     )
-    anchored = config.anchor_weight * anchor_loss(
-        policy_logits_NV, teacher_logits_NV, ~part.hinted_N, tokens=tokens
-    )
-    return distilled + rewarded + anchored, distilled
+    if config.is_kto:
+        return surrogate
+    anchored_N = part.rewarded_N & ~part.hinted_N
+    anchored = anchor_loss(policy_N, teacher_N, anchored_N, tokens=counts.anchored)
+    return surrogate + config.anchor_weight * anchored
 
 
 def _tokens(group: Sequence[Item], device: str) -> _Tokens:
@@ -132,13 +193,20 @@ def _tokens(group: Sequence[Item], device: str) -> _Tokens:
         pairs = zip(values, group, strict=True)
         return torch.tensor([v for v, item in pairs for _ in item.response_ids], device=device)
 
-    logprobs = [p for i in group for p in (i.rollout_logprobs or [math.nan] * len(i.response_ids))]
+    def joined(name: str) -> Tensor:
+        """Log-probs of all tokens; NaN for replies that have none."""
+        missing = [[math.nan] * len(item.response_ids) for item in group]
+        rows = [getattr(item, name) or row for item, row in zip(group, missing, strict=True)]
+        return torch.tensor([value for row in rows for value in row], device=device)
+
     advantages = [math.nan if item.advantage is None else item.advantage for item in group]
     return _Tokens(
         targets_N=torch.tensor([t for i in group for t in i.response_ids], device=device),
         hinted_N=spread([item.is_hinted for item in group]).bool(),
         rewarded_N=spread([item.advantage is not None for item in group]).bool(),
+        fresh_N=spread([item.is_fresh for item in group]).bool(),
         temperature_N=spread([item.temperature if item.temperature > 0 else 1.0 for item in group]),
         advantages_N=spread(advantages),
-        rollout_logprobs_N=torch.tensor(logprobs, device=device),
+        rollout_logprobs_N=joined("rollout_logprobs"),
+        proximal_logprobs_N=joined("proximal_logprobs"),
     )

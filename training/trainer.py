@@ -14,16 +14,19 @@ from peft import PeftModel
 from torch import Tensor
 
 from rollouts.types import Sample
+from training.adapters import snapshot, wearing
 from training.advantages import Baseline, updated_baseline
 from training.base import Base
 from training.batching import Item, in_steps, micro_batches
+from training.candidates import with_chosen_hint
 from training.config import TrainConfig
 from training.errors import Diverged, NoSignal
-from training.forward import boosted, kl_between, response_hidden
+from training.forward import boosted, kl_between, response_hidden, response_logprobs
+from training.kto import with_kto_advantages
 from training.optimizer import load_optimizer, make_optimizer
 from training.prepare import HINT_NO_EFFECT, prepare
 from training.sampling import sample_replies
-from training.step import StepSums, group_backward
+from training.step import StepSums, counts_of, group_backward
 from training.types import RATED, REANSWER, StepMetrics, TrainResult
 
 
@@ -57,11 +60,14 @@ def train(
         raise NoSignal(dropped)
     if parent_optimizer is not None:
         load_optimizer(run.optimizer, parent_optimizer)
-    rated = in_steps(items, batch_size=config.batch_size)
     hinted = [item for item in items if item.is_hinted]
     replayed = [i for i in prepare(base, replay, config, baseline=baseline)[0] if i.is_hinted]
-    run.steps = len(rated) + (config.max_steps - 1 if hinted else 0)
-    for batch in rated:
+    rated = in_steps(items, batch_size=config.batch_size)
+    epochs = 1 if hinted else config.reward_epochs
+    run.steps = epochs * len(rated) + (config.max_steps - 1 if hinted else 0)
+    if epochs > 1 and not config.is_kto:
+        rated = [[_with_proximal(run, item) for item in batch] for batch in rated]
+    for batch in rated * epochs:
         _step(run, batch, phase=RATED, began=clock())
     stopped = _reanswer(run, hinted, replayed) if hinted else "steps"
     rewards = [sample.reward for sample in samples if sample.reward is not None]
@@ -95,9 +101,12 @@ class _Run:
     reanswers: Counter[int] = field(default_factory=Counter)
     teacher_hidden: dict[tuple[int, tuple[int, ...]], Tensor] = field(default_factory=dict)
     optimizer: torch.optim.AdamW = field(init=False)
+    teacher: dict[str, Tensor] | None = None  # its adapter; None: the frozen base
 
     def __post_init__(self) -> None:
         self.optimizer = make_optimizer(self.model, self.config)
+        if self.config.teacher == "parent":
+            self.teacher = snapshot(self.model)  # as it was before the job
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -110,10 +119,11 @@ def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> lis
     Also keeps the mean effect KL(base || teacher) of those that stay, and the teacher's states.
     """
     effects: dict[int, Tensor] = {}
+    items = [with_chosen_hint(run.base, run.model, item, run.config) for item in items]
     hinted = [item for item in items if item.is_hinted]
     for group in micro_batches(hinted, max_tokens=run.config.micro_batch_tokens):
         run.check()
-        hinted_NH, plain_NH = _base_hidden(run, group)
+        hinted_NH, plain_NH = _unmoved_hidden(run, group)
         teacher_NH = boosted(hinted_NH, plain_NH, boost=run.config.hint_boost)
         effect_N = kl_between(run.base, plain_NH, teacher_NH)
         lengths = [len(item.response_ids) for item in group]
@@ -127,6 +137,14 @@ def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> lis
     if moving := [effect_T for number, effect_T in effects.items() if number not in idle]:
         run.effect = float(torch.cat(moving).mean())
     return [item for item in items if item.sample_id not in idle]
+
+
+def _with_proximal(run: _Run, item: Item) -> Item:
+    """The item with the log-probs that the policy gives it before the job: the clip's centre."""
+    run.check()
+    pair = (item.prompt_ids, item.response_ids)
+    logprobs_T = response_logprobs(run.base, run.model, pair, temperature=item.temperature)
+    return replace(item, proximal_logprobs=tuple(logprobs_T.tolist()))
 
 
 def _reanswer(run: _Run, hinted: Sequence[Item], replayed: Sequence[Item]) -> str:
@@ -147,7 +165,15 @@ def _reanswer(run: _Run, hinted: Sequence[Item], replayed: Sequence[Item]) -> st
             check=run.check,
         )
         batch = [
-            replace(item, response_ids=reply.ids, reward=None)
+            replace(
+                item,
+                response_ids=reply.ids,
+                reward=None,
+                advantage=None,  # nobody has voted on this reply
+                rollout_logprobs=None,
+                is_fresh=True,
+                temperature=config.reanswer_temperature,
+            )
             for item, reply in zip(asked, replies, strict=True)
         ]
         run.reanswers.update(item.sample_id for item in batch)
@@ -173,12 +199,16 @@ def _window(items: Sequence[Item], turn: int, size: int) -> list[Item]:
 def _step(run: _Run, items: Sequence[Item], *, phase: str, began: float) -> float | None:
     """One optimizer step. Returns the mean KL under the hints before it, None without hints."""
     tokens = sum(len(item.response_ids) for item in items)
+    kto = None
+    if run.config.is_kto:
+        items, kto = with_kto_advantages(run.base, run.model, items, run.config, run.check)
+    counts = counts_of(items, run.config)
     sums = StepSums()
     for group in micro_batches(items, max_tokens=run.config.micro_batch_tokens):
         run.check()
         teacher_NH = _teacher_hidden(run, group)
         sums += group_backward(
-            run.base, run.model, group, teacher_NH, config=run.config, tokens=tokens
+            run.base, run.model, group, teacher_NH, config=run.config, counts=counts
         )
     grad_norm = float(torch.nn.utils.clip_grad_norm_(run.parameters, run.config.grad_clip))
     if not math.isfinite(grad_norm) or not math.isfinite(sums.loss):
@@ -203,7 +233,7 @@ def _step(run: _Run, items: Sequence[Item], *, phase: str, began: float) -> floa
             step=run.step,
             steps=run.steps,
             phase=phase,
-            loss=sums.loss,
+            loss=sums.loss if kto is None else kto,
             reward=sum(rewards) / len(rewards) if rewards else None,
             kl=kl,
             grad_norm=grad_norm,
@@ -239,13 +269,13 @@ def _teacher_hidden(run: _Run, group: Sequence[Item]) -> Tensor:
     present = [hidden for hidden in kept if hidden is not None]
     if len(present) == len(group):
         return torch.cat(present)
-    hinted_NH, plain_NH = _base_hidden(run, group)
+    hinted_NH, plain_NH = _unmoved_hidden(run, group)
     return boosted(hinted_NH, plain_NH, boost=run.config.hint_boost)
 
 
-def _base_hidden(run: _Run, group: Sequence[Item]) -> tuple[Tensor, Tensor]:
-    """The frozen base's hidden states on the replies with the hints and without, (N, H) each."""
-    with torch.no_grad(), run.model.disable_adapter():
+def _unmoved_hidden(run: _Run, group: Sequence[Item]) -> tuple[Tensor, Tensor]:
+    """The teacher's hidden states on the replies with the hints and without, (N, H) each."""
+    with torch.no_grad(), wearing(run.model, run.teacher):
         hinted_NH = response_hidden(
             run.base, run.model, [(i.teacher_prompt_ids, i.response_ids) for i in group]
         )

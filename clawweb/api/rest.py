@@ -44,11 +44,11 @@ class FeedbackIn(Schema):
 
 
 class JobIn(Schema):
-    """`method` chooses how to learn; only `opd` is there so far."""
+    """`method` chooses how to learn: docs/algorithms.md, Methods."""
 
     model_config = ConfigDict(extra="forbid")
 
-    method: Literal["opd"] = "opd"
+    method: Literal["opd", "binary", "kto", "apo_zero_unpaired", "combine"] = "opd"
 
 
 @api.exception_handler(ServiceError)

@@ -34,10 +34,11 @@ from clawweb.models import (
 )
 from clawweb.selectors.learning import live_adapter, ready_samples, versions_behind
 from clawweb.services.errors import AlreadyTraining, LeaseLost, NothingReady
+from training.config import TrainConfig
 
 MAX_SAMPLES = 64
 MAX_ATTEMPTS = 3
-MAX_VERSION_AGE = 3
+MAX_VERSION_AGE = TrainConfig().max_version_age
 REPLAYED = 8
 RUNNING = (JobState.LOADING, JobState.TRAINING, JobState.GATING)
 

@@ -110,7 +110,7 @@ def test_training_now_needs_something_to_train_on(alice):
     assert answer.status_code == 409
     assert "Rate a reply" in answer.json()["detail"]
     down(make_turn(alice))
-    answer = post(client_of(alice), "/api/jobs", {"method": "opd"})
+    answer = post(client_of(alice), "/api/jobs", {"method": "combine"})
     assert (answer.status_code, answer.json()["state"]) == (202, "queued")
     assert post(client_of(alice), "/api/jobs", {"method": "magic"}).status_code == 422
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from math import inf, log, nan
+from math import exp, inf, log, nan
 
 import pytest
 import torch
 from torch import Tensor
 
 from training.logprobs import reverse_kl, token_logprobs
-from training.losses import anchor_loss, clipped_policy_loss, distillation_loss, masked_sum
+from training.losses import (
+    anchor_loss,
+    clipped_policy_loss,
+    distillation_loss,
+    kto_loss,
+    masked_sum,
+    topk_distillation_loss,
+)
 
 CLIPS = {"clip_low": 0.2, "clip_high": 0.28, "importance_cap": 2.0}
 
@@ -174,8 +181,109 @@ def test_a_step_is_the_mean_over_its_tokens_however_it_is_cut() -> None:
     close(whole, 0.5 * log(4 / 3))
 
 
-def test_the_anchor_is_the_kl_to_the_base_on_its_own_rows() -> None:
-    rows = torch.stack([logs(0.5, 0.5), logs(0.9, 0.1)])
-    base = torch.stack([logs(0.25, 0.75), logs(0.9, 0.1)])
-    close(anchor_loss(rows, base, torch.tensor([True, True]), tokens=2), 0.25 * log(4 / 3))
-    close(anchor_loss(rows, base, torch.tensor([False, True]), tokens=2), 0.0)
+def test_the_anchor_is_k3_of_the_sampled_words() -> None:
+    policy, base = logs(0.5, 0.2).requires_grad_(), logs(0.25, 0.4)
+    mask = torch.tensor([True, True])
+    # k3 = r - ln r - 1 with r = pi_0/pi: 1/2 + ln 2 - 1 and 2 - ln 2 - 1, which sum to 1/2
+    loss = anchor_loss(policy, base, mask, tokens=2)
+    close(loss, 0.25)
+    loss.backward()  # type: ignore[no-untyped-call]
+    # d k3 / d log pi = 1 - r
+    assert policy.grad is not None
+    close(policy.grad[0], 0.25)
+    close(policy.grad[1], -0.5)
+    close(anchor_loss(policy, base, torch.tensor([True, False]), tokens=1), log(2) - 0.5)
+    close(anchor_loss(base, base, mask, tokens=2), 0.0)
+
+
+def test_nan_in_padding_stays_out_of_the_anchor_and_its_gradient() -> None:
+    policy = torch.tensor([log(0.5), nan], requires_grad=True)
+    mask = torch.tensor([True, False])
+    loss = anchor_loss(policy, torch.tensor([log(0.25), nan]), mask, tokens=1)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert policy.grad is not None
+    close(policy.grad[0], 0.5)
+    assert float(policy.grad[1]) == 0.0
+
+
+TOPK = {"clip_low": 0.2, "clip_high": 0.28, "tokens": 1}
+
+
+def topk(policy: Tensor, teacher: Tensor, **more: object) -> Tensor:
+    settings = {"k": 2, "support": "student", "clip": 1.0, **TOPK, **more}
+    mask = torch.tensor([True])
+    return topk_distillation_loss(policy[None], teacher[None], mask, **settings)  # type: ignore[arg-type]
+
+
+def test_topk_weighs_clipped_log_ratios_by_the_students_share_of_the_support() -> None:
+    policy, teacher = logs(0.6, 0.2, 0.2 - 1e-6, 1e-6), logs(0.3, 0.6, 0.1 - 1e-6, 1e-6)
+    # S = {0, 1}, w = (3/4, 1/4), ln(0.3/0.6) = -ln 2, ln(0.6/0.2) = ln 3 -> 1; rho = 1:
+    # L = -(3/4 (-ln 2) + 1/4)
+    close(topk(policy, teacher), 0.75 * log(2) - 0.25)
+    # with C = 2 the second is ln 3
+    close(topk(policy, teacher, clip=2.0), 0.75 * log(2) - 0.25 * log(3))
+
+
+def test_topk_on_the_teachers_support() -> None:
+    policy, teacher = logs(0.6, 0.2, 0.2 - 1e-6, 1e-6), logs(0.1 - 1e-6, 0.6, 0.3, 1e-6)
+    # S = {1, 2}, w = (1/2, 1/2) within 3e-6, ln 3 -> 1 and ln(3/2)
+    loss = topk(policy, teacher, support="teacher")
+    assert float(loss) == pytest.approx(-(0.5 + 0.5 * log(1.5)), rel=1e-5)
+
+
+def test_topks_gradient_is_the_weighted_advantage_of_each_word() -> None:
+    policy = logs(0.5, 0.25, 0.25).requires_grad_()
+    topk(policy, logs(0.25, 0.5, 0.25), k=3).backward()  # type: ignore[no-untyped-call]
+    # w = pi: A = (1/2 (-ln 2), 1/4 ln 2, 0). dL/d log pi_v = -A_v; through the softmax
+    # dL/dz_v = -A_v + pi_v sum A, sum A = -1/4 ln 2
+    assert policy.grad is not None
+    close(policy.grad[0], 0.5 * log(2) - 0.125 * log(2))
+    close(policy.grad[1], -0.25 * log(2) - 0.0625 * log(2))
+    close(policy.grad[2], -0.0625 * log(2))
+
+
+def test_nan_in_padding_stays_out_of_topk_and_its_gradient() -> None:
+    rows = torch.stack([logs(0.6, 0.3, 0.1), torch.tensor([nan, inf, nan])]).requires_grad_()
+    teacher = torch.stack([logs(0.3, 0.6, 0.1), torch.tensor([nan, nan, nan])])
+    settings = {"k": 2, "support": "student", "clip": 1.0, **TOPK}
+    mask = torch.tensor([True, False])
+    topk_distillation_loss(rows, teacher, mask, **settings).backward()  # type: ignore
+    assert rows.grad is not None
+    assert bool(torch.isfinite(rows.grad).all())
+    assert rows.grad[1].tolist() == [0.0, 0.0, 0.0]
+
+
+def sigma(x: float) -> float:
+    return 1 / (1 + exp(-x))
+
+
+def test_kto_wants_liked_replies_above_the_reference_and_disliked_below() -> None:
+    ratios = torch.tensor([2.0, -1.0], requires_grad=True)
+    loss = kto_loss(
+        ratios,
+        torch.tensor([True, False]),
+        reference=0.5,
+        beta=0.4,
+        liked_weight=1.0,
+        disliked_weight=0.5,
+    )
+    # liked: 1 - sigma(0.4 (2 - 0.5)); disliked: 1 - sigma(0.4 (0.5 + 1)), both sigma(0.6)
+    s = sigma(0.6)
+    close(loss, ((1 - s) + 0.5 * (1 - s)) / 2)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert ratios.grad is not None
+    close(ratios.grad[0], -0.4 * s * (1 - s) / 2)
+    close(ratios.grad[1], 0.5 * 0.4 * s * (1 - s) / 2)
+
+
+def test_apo_zero_unpaired_is_kto_without_a_reference() -> None:
+    loss = kto_loss(
+        torch.tensor([3.0, 3.0]),
+        torch.tensor([True, False]),
+        reference=0.0,
+        beta=0.1,
+        liked_weight=1.0,
+        disliked_weight=1.0,
+    )
+    # 1 - sigma(0.3) where liked, sigma(0.3) where not: 1 in all
+    close(loss, 0.5)

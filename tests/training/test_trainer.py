@@ -20,7 +20,7 @@ from training.config import TrainConfig
 from training.errors import Diverged, NoSignal
 from training.forward import boosted, kl_between, logits, response_hidden, response_logprobs
 from training.prepare import prepare
-from training.step import group_backward
+from training.step import counts_of, group_backward
 from training.trainer import chosen_for_reanswer, step_share
 
 
@@ -48,8 +48,7 @@ def gradients(base: Base, model: PeftModel, items: list[Item], config: TrainConf
         teacher = response_hidden(
             base, model, [(i.teacher_prompt_ids, i.response_ids) for i in items]
         )
-    tokens = sum(len(i.response_ids) for i in items)
-    group_backward(base, model, items, teacher, config=config, tokens=tokens)
+    group_backward(base, model, items, teacher, config=config, counts=counts_of(items, config))
     found = [t.grad for t in adapter_tensors(model).values() if t.grad is not None]
     model.zero_grad()
     return found
@@ -182,11 +181,11 @@ def test_micro_batches_do_not_change_the_gradient(
 ) -> None:
     items = items_of(base, [make_sample(base, 1), make_sample(base, 22, hint=None)], config)
     together = gradients(base, model, items, config)
-    tokens = sum(len(i.response_ids) for i in items)
+    counts = counts_of(items, config)
     for item in items:
         with torch.no_grad(), model.disable_adapter():
             teacher = response_hidden(base, model, [(item.teacher_prompt_ids, item.response_ids)])
-        group_backward(base, model, [item], teacher, config=config, tokens=tokens)
+        group_backward(base, model, [item], teacher, config=config, counts=counts)
     apart = [t.grad for t in adapter_tensors(model).values() if t.grad is not None]
     for one, other in zip(together, apart, strict=True):
         assert torch.allclose(one, other, atol=1e-6)
