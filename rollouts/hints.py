@@ -15,7 +15,8 @@ def hinted_messages(
 ) -> list[Message]:
     """`messages` with the hint and the correction as blocks at the end of the last user message.
 
-    Only the teacher ever sees them. Blank texts add nothing; the given messages stay as they are.
+    The teacher sees them, and the model itself while it has not learned them (`prompted_messages`).
+    Blank texts add nothing; the given messages stay as they are.
     Texts must be defused already (rollouts.rendering). Raises ValueError without a user message.
     """
     blocks = [
@@ -30,3 +31,15 @@ def hinted_messages(
     hinted = [Message(role=m["role"], content=m["content"]) for m in messages]
     hinted[last] = Message(role="user", content=content)
     return hinted
+
+
+def joined(hints: Sequence[str]) -> str | None:
+    """Several hints as one; None without any."""
+    return "\n".join(hints) or None
+
+
+def prompted_messages(messages: Sequence[Message], hints: Sequence[str]) -> list[Message]:
+    """What the model is asked when hints are to hold at once; the same messages without any."""
+    if not hints:
+        return list(messages)  # which need no user message then
+    return hinted_messages(messages, hint=joined(hints), correction=None)

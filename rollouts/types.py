@@ -94,7 +94,7 @@ class Sample:
 
     id: int
     messages: Sequence[Message]  # the unhinted prompt, already defused (rollouts.rendering)
-    prompt_ids: Sequence[int]
+    prompt_ids: Sequence[int]  # what was sampled from: of `messages` under `prompted_hints`
     response_ids: Sequence[int]
     rollout_logprobs: Sequence[float] | None  # log-softmax(logits / T) of the sampled ids, or None
     temperature: float
@@ -103,8 +103,17 @@ class Sample:
     hint: str | None  # what the user said about the reply, one or two sentences
     correction: str | None  # what the user wanted instead
     other_hints: Sequence[str] = ()  # candidates beside `hint`; the trainer chooses one of all
+    prompted_hints: Sequence[str] = ()  # stood in the prompt; defused, as `hint` is
     version_age: int = 0  # versions between the one that answered and the parent being trained
 
     @property
+    def lessons(self) -> tuple[str, ...]:
+        """The hints that teach this reply: its own; else, when it was liked, those it followed."""
+        if self.hint or self.correction:
+            return (self.hint,) if self.hint else ()
+        is_liked = self.reward is not None and self.reward > 0
+        return tuple(self.prompted_hints) if is_liked else ()
+
+    @property
     def is_hinted(self) -> bool:
-        return bool(self.hint or self.correction)
+        return bool(self.lessons or self.correction)

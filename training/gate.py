@@ -20,12 +20,13 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
-from rollouts.hints import hinted_messages
+from rollouts.hints import hinted_messages, joined
 from rollouts.types import Message, Sample
 from training.adapters import adapter_tensors, attach, detach, round_to_saved, wearing
 from training.base import Base
 from training.config import TrainConfig
 from training.forward import kl_between, response_hidden, response_logprobs
+from training.prepare import plain_prompt_ids
 from training.sampling import Reply, sample_replies
 
 PREFERENCE_NEEDS = 2  # liked and disliked replies each
@@ -250,7 +251,8 @@ def _mean_logprobs(
     means = []
     for sample in samples:
         check()
-        logprobs_T = response_logprobs(base, model, (sample.prompt_ids, sample.response_ids))
+        pair = (plain_prompt_ids(base, sample), sample.response_ids)
+        logprobs_T = response_logprobs(base, model, pair)
         means.append(float(logprobs_T.mean()))
     return means
 
@@ -341,7 +343,7 @@ def _hinted_drift(
     found = base.cache.get(place)
     if isinstance(found, float):
         return found
-    hint = "\n".join(hints)
+    hint = joined(hints)
     replies = [reply for _, reply in _greedy_pairs(base, model, neutral, config, check)]
     prompts = [
         base.render(hinted_messages(_asked(prompt), hint=hint, correction=None))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollouts.hints import hinted_messages
+from rollouts.hints import hinted_messages, joined, prompted_messages
 from rollouts.types import Sample
 from training.advantages import Baseline, reward_advantage
 from training.base import Base
@@ -40,9 +40,10 @@ def _item(base: Base, sample: Sample, config: TrainConfig, baseline: Baseline) -
     reason = _reason_against(sample, config)
     if reason is not None:
         return reason
-    prompt_ids = tuple(sample.prompt_ids)
-    if sample.template_hash != base.template_hash or base.render(sample.messages) != prompt_ids:
+    sampled_from = base.render(prompted_messages(sample.messages, sample.prompted_hints))
+    if sample.template_hash != base.template_hash or sampled_from != tuple(sample.prompt_ids):
         return TEMPLATE_CHANGED
+    prompt_ids = plain_prompt_ids(base, sample)
     distilled = sample.is_hinted and config.distils
     teacher_prompts = _teacher_prompts(base, sample) if distilled else [prompt_ids]
     has_logprobs = _without_logprobs(sample) is None
@@ -66,9 +67,14 @@ def _item(base: Base, sample: Sample, config: TrainConfig, baseline: Baseline) -
     return TOO_LONG if item.length > config.max_tokens else item
 
 
+def plain_prompt_ids(base: Base, sample: Sample) -> tuple[int, ...]:
+    """The prompt without hints: what a version must answer well, whatever stood there before."""
+    return base.render(sample.messages) if sample.prompted_hints else tuple(sample.prompt_ids)
+
+
 def _teacher_prompts(base: Base, sample: Sample) -> list[tuple[int, ...]]:
     """The prompt under the hint first, then under each candidate that reads differently."""
-    hints = dict.fromkeys([sample.hint, *sample.other_hints])
+    hints = dict.fromkeys([joined(sample.lessons), *sample.other_hints])
     return [
         base.render(hinted_messages(sample.messages, hint=hint, correction=sample.correction))
         for hint in hints

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollouts.hints import hinted_messages
+from rollouts.hints import hinted_messages, prompted_messages
 from rollouts.types import Message
 
 TALK = [
@@ -43,3 +43,9 @@ def test_blank_texts_change_nothing_and_the_input_stays_as_it_was() -> None:
 def test_without_a_user_message_there_is_no_place() -> None:
     with pytest.raises(ValueError, match="no user message"):
         hinted_messages(TALK[:1], hint="Be short.", correction=None)
+
+
+def test_several_hints_are_one_block_and_none_are_no_block() -> None:
+    prompted = prompted_messages(TALK, ["Be short.", "Be kind."])
+    assert prompted[3]["content"] == "Why?\n\n[user's hint / instruction]\nBe short.\nBe kind."
+    assert prompted_messages(TALK[:1], []) == TALK[:1]

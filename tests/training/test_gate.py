@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 import torch
 from peft import PeftModel
 
+from rollouts.hints import prompted_messages
 from tests.training.conftest import make_sample, nothing
 from training.adapters import adapter_tensors, attach, detach, round_to_saved, save_version
 from training.base import Base
@@ -120,6 +122,24 @@ def test_preference_is_the_gain_of_liked_over_disliked_per_token(
     assert found.value == pytest.approx(
         (gains[0] + gains[2]) / 2 - (gains[1] + gains[3]) / 2, abs=1e-4
     )
+
+
+def test_preference_is_measured_on_the_plain_prompt(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    shake(model, 0.2)
+    plain = [make_sample(base, n, reward=r) for n, r in enumerate((1.0, -1.0, 1.0, -1.0), 1)]
+    notes = ("Be short.",)
+    prompted = [
+        dataclasses.replace(
+            sample,
+            prompted_hints=notes,
+            prompt_ids=base.render(prompted_messages(sample.messages, notes)),
+        )
+        for sample in plain
+    ]
+    found = gate(base, model, config, held_back=prompted)["preference"]
+    assert found.value == gate(base, model, config, held_back=plain)["preference"].value
 
 
 def test_a_version_that_prefers_disliked_replies_is_refused(

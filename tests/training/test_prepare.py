@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
-from rollouts.types import Message
+from rollouts.hints import prompted_messages
+from rollouts.types import Message, Sample
 from tests.training.conftest import make_sample
 from training.advantages import Baseline
 from training.base import Base
+from training.batching import Item
 from training.config import TrainConfig
 from training.prepare import prepare
 
@@ -83,3 +86,75 @@ def test_response_ids_are_taken_verbatim_up_to_the_cap(base: Base) -> None:
     assert item.response_ids == tuple(sample.response_ids[:5])
     assert item.rollout_logprobs is not None
     assert len(item.rollout_logprobs) == 5
+
+
+# Replies that were sampled with hints in their prompt
+
+
+NOTES = ("Be short.", "No lists.")
+
+
+def prompted_sample(base: Base, **changes: Any) -> Sample:
+    """A reply to the hinted prompt, as a generator leaves it; without a hint of its own."""
+    plain = make_sample(base, 1)
+    prompt_ids = base.render(prompted_messages(plain.messages, NOTES))
+    return make_sample(
+        base, 1, prompt_ids=prompt_ids, prompted_hints=NOTES, **(THUMB_ONLY | changes)
+    )
+
+
+def only_item(base: Base, sample: Sample, **settings: Any) -> Item:
+    items, dropped = prepare(base, [sample], TrainConfig(**settings), baseline=Baseline())
+    assert dropped == {}
+    return items[0]
+
+
+@pytest.mark.parametrize("changes", [{"prompted_hints": ()}, {"prompted_hints": NOTES[:1]}])
+def test_the_template_check_knows_the_hints_in_the_prompt(
+    base: Base, changes: dict[str, Any]
+) -> None:
+    sample = dataclasses.replace(prompted_sample(base), **changes)
+    _, dropped = prepare(base, [sample], TrainConfig(), baseline=Baseline())
+    assert dropped == {1: "template_changed"}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"reward": 1.0}, {"reward": -1.0}, {"hint": "Say hello."}, {"correction": "No."}]
+)
+def test_a_prompted_reply_trains_on_the_plain_prompt(base: Base, changes: dict[str, Any]) -> None:
+    item = only_item(base, prompted_sample(base, **changes))
+    assert item.prompt_ids == make_sample(base, 1).prompt_ids
+
+
+def test_a_liked_prompted_reply_is_taught_by_the_hints_it_followed(base: Base) -> None:
+    sample = prompted_sample(base, reward=1.0)
+    item = only_item(base, sample)
+    assert (item.is_hinted, item.advantage) == (True, None)
+    assert item.teacher_prompt_ids == sample.prompt_ids
+
+
+def test_a_disliked_prompted_reply_trains_by_reward_against_what_it_was_sampled_from(
+    base: Base,
+) -> None:
+    sample = prompted_sample(base, reward=-1.0)
+    item = only_item(base, sample)
+    assert (item.is_hinted, item.advantage) == (False, pytest.approx(-0.5))
+    assert item.teacher_prompt_ids == item.prompt_ids != sample.prompt_ids
+    assert item.rollout_logprobs == tuple(sample.rollout_logprobs or ())
+
+
+@pytest.mark.parametrize("changes", [{"hint": "Say hello."}, {"correction": "Hello."}])
+@pytest.mark.parametrize("reward", [1.0, -1.0])
+def test_what_was_said_about_a_prompted_reply_teaches_it_alone(
+    base: Base, changes: dict[str, Any], reward: float
+) -> None:
+    item = only_item(base, prompted_sample(base, reward=reward, **changes))
+    hinted = base.tokenizer.decode(item.teacher_prompt_ids)
+    assert "ello." in hinted
+    assert "Be short." not in hinted
+
+
+def test_by_reward_alone_a_liked_prompted_reply_is_one_more_thumb(base: Base) -> None:
+    item = only_item(base, prompted_sample(base, reward=1.0), method="binary")
+    assert (item.is_hinted, item.advantage) == (False, 1.0)
+    assert item.teacher_prompt_ids == item.prompt_ids == make_sample(base, 1).prompt_ids
