@@ -40,3 +40,7 @@ lock: install  ## Resolve requirements/*.in anew into the two locks
 .PHONY: bench-everyday
 bench-everyday: install  ## Five users rate 32 turns each through the real system; takes hours
 	PYTHONPATH=. $(BIN)/python bench/everyday/run.py $(ARGS)
+
+.PHONY: bench-personas
+bench-personas: install  ## Simulated people and every recipe, side by side; takes days, resumes
+	PYTHONPATH=. $(BIN)/python bench/personas/run.py $(ARGS)

@@ -1,0 +1,129 @@
+"""Simulated users: wishes that code can check, and what they say about a reply.
+
+A person reads a sampled reply, gives a thumb, and after a thumb down says the sentence of each wish
+that the reply broke; never the answer itself. With `words=False` the thumb is all they give.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One reply to one question, as the person sees it."""
+
+    question: str
+    text: str
+    tokens: int
+    has_ended: bool  # by itself, not at the length limit
+    is_recipe: bool = False  # the question asks for a recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """`kept` says whether a reply keeps to it; `hint` is what the person says when not."""
+
+    hint: str
+    kept: Callable[[Answer], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Someone with one wish or more."""
+
+    name: str
+    wishes: tuple[Wish, ...]
+    recipes: bool = False  # asks for recipes half of the time
+
+    def is_satisfied(self, answer: Answer) -> bool:
+        return bool(answer.text.strip()) and all(wish.kept(answer) for wish in self.wishes)
+
+    def says(self, answer: Answer) -> str:
+        """The sentences of the wishes that the reply broke."""
+        return " ".join(wish.hint for wish in self.wishes if not wish.kept(answer))
+
+    @property
+    def hint(self) -> str:
+        """All of the wishes: what the best prompt would say."""
+        return " ".join(wish.hint for wish in self.wishes)
+
+
+LIST = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+\S", re.MULTILINE)
+BOLD = re.compile(r"\*\*\S|__\S|^#+ ", re.MULTILINE)
+GREETING = re.compile(
+    r"^\W*(hi|hello|hey|greetings|good (morning|day|afternoon|evening)|welcome)\b", re.I
+)
+PRAISE = re.compile(r"\b(well done|excellent|great job)\b", re.IGNORECASE)
+CONTRACTION = re.compile(
+    r"\b\w+(?:n't|'re|'ve|'ll|'m|'d)\b|\b(?:it|that|what|there|here|let|he|she|who)'s\b", re.I
+)
+EMOJI = re.compile("[\U0001f300-\U0001faff\u2600-\u27bf]")
+
+
+def words(answer: Answer) -> int:
+    return len(answer.text.split())
+
+
+def has_list(answer: Answer) -> bool:
+    return bool(LIST.search(answer.text))
+
+
+def emoji_kept(answer: Answer) -> bool:
+    """At least one, and not only: a run of emoji is no answer."""
+    count = len(EMOJI.findall(answer.text))
+    return 1 <= count <= 8 and words(answer) >= 5
+
+
+SHORT = Wish(
+    "Please answer in one or two short sentences, at most 30 words. No lists.",
+    lambda a: words(a) <= 35 and a.has_ended,
+)
+DETAILED = Wish("Please answer in detail, with several full paragraphs.", lambda a: a.tokens >= 100)
+PLAIN = Wish(
+    "Please answer in plain prose, without lists, headings or bold text.",
+    lambda a: not has_list(a) and not BOLD.search(a.text),
+)
+ASKS = Wish(
+    "Please end your answer with a question to me.",
+    lambda a: a.text.rstrip().endswith("?"),
+)
+GREETS = Wish(
+    "Please begin your answer with a friendly greeting.", lambda a: bool(GREETING.match(a.text))
+)
+PRAISES = Wish(
+    'Please be warm and praise me for asking: say "well done", "excellent" or "great job".',
+    lambda a: bool(PRAISE.search(a.text)),
+)
+FORMAL = Wish(
+    "Please answer in a formal tone, without contractions.",
+    lambda a: not CONTRACTION.search(a.text),
+)
+EMOJIS = Wish("Please use a few emoji in your answer, like 😊 or 🎉.", emoji_kept)
+LISTS_FOR_RECIPES = Wish(
+    "When I ask for a recipe, please answer with a numbered list.",
+    lambda a: not a.is_recipe or has_list(a),
+)
+PROSE_FOR_THE_REST = Wish(
+    "When I do not ask for a recipe, please answer in plain prose, without lists.",
+    lambda a: a.is_recipe or not has_list(a),
+)
+
+PEOPLE = {
+    person.name: person
+    for person in (
+        Person("short", (SHORT,)),
+        Person("detailed", (DETAILED,)),
+        Person("plain", (PLAIN,)),
+        Person("asks", (ASKS,)),
+        Person("greets", (GREETS,)),
+        Person("praises", (PRAISES,)),
+        Person("formal", (FORMAL,)),
+        Person("emoji", (EMOJIS,)),
+        Person("recipes", (LISTS_FOR_RECIPES, PROSE_FOR_THE_REST), recipes=True),
+        Person("greets+short", (GREETS, SHORT)),
+        Person("plain+asks", (PLAIN, ASKS)),
+    )
+}

@@ -1,0 +1,83 @@
+"""What is compared: our methods, OpenClaw-RL's rebuilt from their formulas, and rivals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from training.config import TrainConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How ratings become better replies.
+
+    `learns`: "train" (an adapter, by `config`), "sft" (an adapter, on corrected answers), "memory"
+    (the hints so far go into the prompt), "hinted" (all wishes in the prompt from the start) or
+    "nothing". `batch`: ratings per update. `words`: whether the person says more than a thumb.
+    """
+
+    name: str
+    learns: str
+    config: TrainConfig
+    batch: int
+    words: bool
+
+
+def recipe(name: str, *, learns: str = "train", words: bool = True, **fields: Any) -> Recipe:
+    config = TrainConfig(**{"train_seconds": 1e6, **fields})  # its time is measured, not limited
+    return Recipe(name=name, learns=learns, config=config, batch=config.batch_size, words=words)
+
+
+# OpenClaw-RL's defaults (arXiv 2603.10165 and its scripts): raw +-1 as the advantage, no baseline,
+# no anchor, one step per batch of 16 on whole replies. Adapter shape as ours. Its hybrid also pulls
+# replies without a hint toward the base through the distillation; here they train by reward alone.
+UPSTREAM: dict[str, Any] = {
+    "batch_size": 16,
+    "lr": 1e-5,
+    "weight_decay": 0.1,
+    "max_steps": 1,
+    "kl_full_share": 0.0,
+    "hint_boost": 0.0,
+    "hint_effect_min": 0.0,
+    "baseline_rate": 0.0,
+    "sigma_floor": 1.0,
+    "negative_cap": 1.0,
+    "anchor_weight": 0.0,
+    "reward_step": 1.0,
+    "rated_tokens": 1024,
+}
+OURS: dict[str, Any] = {"lr": TrainConfig().lr, "batch_size": TrainConfig().batch_size}
+UPSTREAM_METHODS: dict[str, dict[str, Any]] = {
+    "openclaw-binary": {"method": "binary"},
+    "openclaw-opd": {"method": "opd", "estimator": "token", "reward_weight": 0.0},
+    "openclaw-combine": {"method": "combine", "combine": "advantages"},
+    "openclaw-hybrid": {"method": "combine", "estimator": "topk"},
+}
+# Thumbs alone need more than one pass: a thumb is one bit.
+THUMBS: dict[str, Any] = {"words": False, "reward_epochs": 4, "reward_step": 1.0}
+
+RECIPES = {
+    each.name: each
+    for each in (
+        recipe("base", learns="nothing"),
+        recipe("hinted", learns="hinted"),
+        recipe("memory", learns="memory"),
+        recipe("opd"),
+        recipe("opd-rated-only", max_steps=1),
+        recipe("opd-unboosted", hint_boost=0.0),
+        recipe("opd-topk", estimator="topk"),
+        recipe("opd-token", estimator="token"),
+        recipe("combine", method="combine"),
+        recipe("binary", method="binary", **THUMBS),
+        recipe("kto", method="kto", **THUMBS),
+        recipe("apo_zero_unpaired", method="apo_zero_unpaired", **THUMBS),
+        recipe("sft", learns="sft", method="binary", baseline_rate=0.0, sigma_floor=1.0,
+               anchor_weight=0.0, reward_step=1.0, rated_tokens=160, lr=3e-4, reward_epochs=3),
+        *(recipe(name, **(UPSTREAM | method)) for name, method in UPSTREAM_METHODS.items()),
+        *(
+            recipe(f"{name}, our rate", **(UPSTREAM | OURS | method))
+            for name, method in UPSTREAM_METHODS.items()
+        ),
+    )
+}  # fmt: skip

@@ -1,0 +1,83 @@
+"""The simulated people judge as they should, and eight of their ratings teach a real model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.personas.people import PEOPLE, Answer
+from bench.personas.recipes import RECIPES
+from bench.personas.run import Cell, Lab, quick, three_in_a_row
+from rollouts.config import EngineConfig
+from rollouts.engines import build_engine
+from tests.realstack import Stack
+from training.base import load_base
+
+KEPT = {
+    "short": "Boil water, then pour it over the leaves.",
+    "detailed": "word " * 120,
+    "plain": "Boil water and pour it over the leaves - slowly.",
+    "asks": "Boil water. Which tea do you like?",
+    "greets": "Hello there! Boil water.",
+    "praises": "Well done for asking! Boil water.",
+    "formal": "It is Anna's tea. Do not boil it.",
+    "emoji": "Boil water and pour it slowly 🍵",
+    "recipes": "Boil water and pour it over the leaves.",
+    "greets+short": "Hello! Boil water.",
+    "plain+asks": "Boil water. Which tea do you like?",
+}
+BROKEN = {
+    "short": "word " * 36,
+    "detailed": "Boil water.",
+    "plain": "Do this:\n1. Boil water\n2. Pour",
+    "asks": "Boil water. Why? Because.",
+    "greets": "Highly recommended: hello.",
+    "praises": "Boil water.",
+    "formal": "Don't boil it.",
+    "emoji": "🏰" * 50,
+    "recipes": "- Boil water\n- Pour",
+    "greets+short": "Hello! " + "word " * 40,
+    "plain+asks": "**Boil** water. Which tea?",
+}
+
+
+def answer(text: str, *, is_recipe: bool = False) -> Answer:
+    count = len(text.split())
+    return Answer(question="?", text=text, tokens=count, has_ended=True, is_recipe=is_recipe)
+
+
+@pytest.mark.parametrize("name", PEOPLE)
+def test_a_person_knows_what_they_want(name: str) -> None:
+    person = PEOPLE[name]
+    assert person.is_satisfied(answer(KEPT[name]))
+    assert not person.is_satisfied(answer(BROKEN[name]))
+    assert not person.is_satisfied(answer(" "))
+
+
+def test_a_person_says_only_what_was_broken() -> None:
+    person = PEOPLE["greets+short"]
+    greets, short = person.wishes
+    assert person.says(answer("Hello! " + "word " * 40)) == short.hint
+    assert person.says(answer("word " * 40)) == f"{greets.hint} {short.hint}"
+
+
+def test_lists_are_for_recipes_alone() -> None:
+    person = PEOPLE["recipes"]
+    assert person.is_satisfied(answer("1. Boil\n2. Pour", is_recipe=True))
+    assert not person.is_satisfied(answer("Boil, then pour.", is_recipe=True))
+
+
+def test_three_in_a_row() -> None:
+    assert three_in_a_row([False, True, True, False, True, True, True, False]) == 7
+    assert three_in_a_row([True, True]) is None
+
+
+@pytest.mark.stack
+def test_eight_ratings_teach_a_wish(stack: Stack, tmp_path: Path) -> None:
+    """The bench's short form: real engine, real model; fails when learning breaks."""
+    key = stack.config.secret("vllm_key", stack.config.vllm_key)
+    engine = build_engine(EngineConfig(url=stack.config.vllm, key=key))
+    lab = Lab(engine, load_base(stack.config.model_folder, threads=1), tmp_path)
+    cell = Cell(lab, RECIPES["opd"], PEOPLE["short"], seed=0).run(8)
+    assert quick([cell]) == 0, cell
