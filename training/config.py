@@ -37,7 +37,7 @@ class TrainConfig:
     batch_size: int = 8  # replies per optimizer step; a job starts at 8 ratings
     max_steps: int = 4  # of a job of one batch: one on rated replies, the rest on re-answers
     reward_epochs: int = 1  # passes over the rated replies when no hint is distilled
-    train_seconds: float = 110.0  # no further step is begun that would end later
+    train_seconds: float = 120.0  # no further step is begun that would end later
     kl_full_share: float = 0.5  # of the hints' whole effect; below it steps shrink with the KL
     kl_stop: float = 0.01  # nats per token under the hints: learned, so stop
     micro_batch_tokens: int = 512  # padded tokens held at once; bounds memory
