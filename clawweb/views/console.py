@@ -46,11 +46,21 @@ EVENT_WORDS = {
 }
 
 
+METHOD_WORDS = {
+    "opd": _("opd: hints by distillation, thumbs alone by reward"),
+    "binary": _("binary: thumbs by reward, hints left aside"),
+    "kto": _("kto: thumbs by KTO, hints left aside"),
+    "apo_zero_unpaired": _("apo_zero_unpaired: KTO with the base as the reference"),
+    "combine": _("combine: hints by distillation, and every thumb by reward"),
+}
+
+
 @never_cache
 @login_required
 @require_GET
 def jobs(request: HttpRequest) -> HttpResponse:
-    return render(request, "console/jobs.html", _jobs_context(request))
+    context = {**_jobs_context(request), "methods": METHOD_WORDS.items()}
+    return render(request, "console/jobs.html", context)
 
 
 @never_cache

@@ -27,13 +27,14 @@ menu?.addEventListener("keydown", (event) => {
   menu.querySelector("summary").focus();
 });
 
-// Buttons that change something: data-post is the API's address.
+// Buttons that change something: data-post is the API's address, data-with the field it sends.
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-post]");
   if (!button || button.disabled) return;
   button.disabled = true;
   try {
-    await call("POST", button.dataset.post, {});
+    const field = document.getElementById(button.dataset.with ?? "");
+    await call("POST", button.dataset.post, field ? { [field.name]: field.value } : {});
     notify(button.dataset.done ?? gettext("Done."));
     const what = button.dataset.post.includes("adapter") ? "adapter" : "job";
     document.dispatchEvent(new CustomEvent("changed", { detail: { what, id: null } }));

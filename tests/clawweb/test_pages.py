@@ -10,6 +10,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from clawweb.api.rest import JobIn
 from clawweb.config import ROOT
 from clawweb.models import (
     AdapterState,
@@ -27,6 +28,7 @@ from clawweb.services import accounts, jobs
 from clawweb.views.chat import branch
 from clawweb.views.inspector import logprob_summary
 from tests.factories import down, make_adapter, make_turn, rated, up
+from training.config import METHODS
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
 
@@ -237,6 +239,16 @@ def test_a_jobs_page_tells_its_numbers_in_words_too(as_alice: Client, alice: Use
     assert "Nothing measured yet." in html  # of reward, which has no key in the points
     assert "It drifted." in html
     assert "plotly.min" in html
+
+
+def test_every_method_can_be_chosen_for_a_job(as_alice: Client) -> None:
+    page = text_of(as_alice, "/jobs/")
+    (choice,) = re.findall(r'<select id="method".*?</select>', page, re.DOTALL)
+    offered = re.findall(r'<option value="(\w+)">', choice)
+    assert tuple(offered) == METHODS
+    for method in METHODS:
+        assert JobIn(method=method).method == method
+    assert re.search(r'data-post="/api/jobs" data-with="method"', page)
 
 
 def test_an_admin_sees_others_jobs_without_their_texts(
