@@ -35,7 +35,7 @@ class TrainConfig:
 
     # The job
     batch_size: int = 8  # replies per optimizer step; a job starts at 8 ratings
-    max_steps: int = 4  # of a job of one batch: one on rated replies, the rest on re-answers
+    max_steps: int = 4  # of a job of one batch: one on rated replies, the rest sets of re-answers
     reward_epochs: int = 1  # passes over the rated replies when no hint is distilled
     train_seconds: float = 120.0  # no further step is begun that would end later
     kl_full_share: float = 0.5  # of the hints' whole effect; below it steps shrink with the KL
@@ -56,6 +56,7 @@ class TrainConfig:
     hint_effect_min: float = 0.002  # nats per token a hint must move the base, else hint_no_effect
     rated_tokens: int = 64  # of each rated reply only the first so many train; bounds time
     reanswer_tokens: int = 56  # longest re-answer; bounds time; docs/LOG.md, Recipe tuning
+    reanswer_steps: int = 1  # optimizer steps on one set of re-answers; the later ones are cheap
     reanswer_temperature: float = 0.7  # as the replies themselves are sampled
 
     # Reward
@@ -161,7 +162,7 @@ _CHOICES = {
     "teacher": TEACHERS,
 }
 _POSITIVE = (
-    "reward_epochs", "topk", "topk_clip", "kto_beta",
+    "reanswer_steps", "reward_epochs", "topk", "topk_clip", "kto_beta",
     "alpha", "lr", "batch_size", "max_steps", "train_seconds", "micro_batch_tokens", "max_tokens",
     "grad_clip", "rated_tokens", "reanswer_tokens", "reanswer_temperature", "importance_cap",
     "sigma_floor", "positive_cap", "negative_cap", "gate_tokens", "gate_temperature",

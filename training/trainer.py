@@ -64,7 +64,9 @@ def train(
     replayed = [i for i in prepare(base, replay, config, baseline=baseline)[0] if i.is_hinted]
     rated = in_steps(items, batch_size=config.batch_size)
     epochs = 1 if hinted else config.reward_epochs
-    run.steps = epochs * len(rated) + (config.max_steps - 1 if hinted else 0)
+    run.steps = epochs * len(rated)
+    if hinted:
+        run.steps += (config.max_steps - 1) * config.reanswer_steps
     if epochs > 1 and not config.is_kto:
         rated = [[_with_proximal(run, item) for item in batch] for batch in rated]
     for batch in rated * epochs:
@@ -151,7 +153,7 @@ def _reanswer(run: _Run, hinted: Sequence[Item], replayed: Sequence[Item]) -> st
     """Answer, distill, repeat. Returns why it ended."""
     config = run.config
     for turn in range(config.max_steps - 1):
-        began = run.clock()
+        began = set_began = run.clock()
         if began - run.started + run.longest_step > config.train_seconds:
             return "time"
         asked = chosen_for_reanswer(hinted, replayed, turn=turn, batch_size=config.batch_size)
@@ -177,9 +179,13 @@ def _reanswer(run: _Run, hinted: Sequence[Item], replayed: Sequence[Item]) -> st
             for item, reply in zip(asked, replies, strict=True)
         ]
         run.reanswers.update(item.sample_id for item in batch)
-        kl = _step(run, batch, phase=REANSWER, began=began)
-        if kl is not None and kl < config.kl_stop:
-            return "learned"
+        run.teacher_hidden.clear()  # of replies that will not be seen again
+        for _ in range(config.reanswer_steps):
+            kl = _step(run, batch, phase=REANSWER, began=began)
+            began = run.clock()
+            if kl is not None and kl < config.kl_stop:
+                return "learned"
+        run.longest_step = max(run.longest_step, began - set_began)
     return "steps"
 
 
@@ -270,7 +276,11 @@ def _teacher_hidden(run: _Run, group: Sequence[Item]) -> Tensor:
     if len(present) == len(group):
         return torch.cat(present)
     hinted_NH, plain_NH = _unmoved_hidden(run, group)
-    return boosted(hinted_NH, plain_NH, boost=run.config.hint_boost)
+    teacher_NH = boosted(hinted_NH, plain_NH, boost=run.config.hint_boost)
+    lengths = [len(item.response_ids) for item in group]
+    for item, teacher_TH in zip(group, torch.split(teacher_NH, lengths), strict=True):
+        run.teacher_hidden[item.sample_id, item.response_ids] = teacher_TH
+    return teacher_NH
 
 
 def _unmoved_hidden(run: _Run, group: Sequence[Item]) -> tuple[Tensor, Tensor]:

@@ -64,6 +64,7 @@ RECIPES = {
         recipe("hinted", learns="hinted"),
         recipe("memory", learns="memory"),
         recipe("opd"),
+        recipe("opd-twice", reanswer_steps=2),
         recipe("opd-rated-only", max_steps=1),
         recipe("opd-unboosted", hint_boost=0.0),
         recipe("opd-topk", estimator="topk"),

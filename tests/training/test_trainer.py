@@ -102,6 +102,20 @@ def test_a_jobs_steps_are_rated_first_and_then_reanswers(
     assert result.stopped == "steps"
 
 
+def test_one_set_of_reanswers_may_train_more_than_once(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    settings = dataclasses.replace(config, max_steps=3, reanswer_steps=2)
+    result, steps = job(base, model, samples(base, 2), settings)
+    assert [s.phase for s in steps] == ["rated", *["reanswer"] * 4]
+    assert {s.steps for s in steps} == {5}
+    assert result.reanswers == {1: 2, 2: 2}  # two sets
+    # A second step begins where the first has left the same replies: nearer to the teacher.
+    kl = [s.kl for s in steps if s.kl is not None]
+    assert kl[2] < kl[1]
+    assert kl[4] < kl[3]
+
+
 def test_nineteen_samples_make_three_rated_steps(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
