@@ -48,7 +48,7 @@ class PersonAdmin(UserAdmin):
     """Deactivate a person instead of deleting: versions and jobs hang on the row."""
 
     list_display = ["username", "is_active", "is_superuser", "consent", "last_login"]
-    fieldsets = (*UserAdmin.fieldsets, (_("clawweb"), {"fields": ["consent"]}))
+    fieldsets = (*UserAdmin.fieldsets, (_("clawweb"), {"fields": ["consent", "prompt_hints"]}))
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False

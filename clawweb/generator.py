@@ -30,7 +30,8 @@ from rollouts.errors import (
     RolloutError,
     UnknownAdapter,
 )
-from rollouts.rendering import defused
+from rollouts.hints import prompted_messages
+from rollouts.rendering import defuse, defused
 from rollouts.types import BASE, Delta, Rollout, SamplingParams
 
 log = logging.getLogger(__name__)
@@ -196,8 +197,7 @@ class Reply:
             return await self._fitting()
 
     async def _fitting(self) -> Rollout:
-        """Generate; when the prompt is too long first shorten the reply, then (in the browser)
-        the memory."""
+        """Generate; when the prompt is too long first shorten the reply, then the prompt."""
         limit = self.params.max_tokens
         while True:
             try:
@@ -205,15 +205,17 @@ class Reply:
             except PromptTooLong:
                 if self.params.max_tokens is not None:
                     self.params = replace(self.params, max_tokens=None)
-                elif self.turn.source == "ui" and await in_db(chat.move_memory, self.turn):
+                elif await in_db(chat.make_room, self.turn):
                     self.params = replace(self.params, max_tokens=limit)
                 else:
                     raise
 
     async def _ask(self, params: SamplingParams) -> Rollout:
-        messages = await in_db(messages_for, self.turn)
+        controls = tokenizer_controls()
+        messages = defused(await in_db(messages_for, self.turn), controls)
+        hints = [defuse(hint, controls) for hint in self.turn.prompted_hints]
         return await get_engine().generate(
-            defused(messages, tokenizer_controls()),
+            prompted_messages(messages, hints),
             policy=self.policy,
             params=params,
             on_delta=self._take,

@@ -27,7 +27,7 @@ from clawweb.services import jobs, versions
 from clawweb.services.errors import LeaseLost
 from clawweb.worker import doing
 from rollouts.rendering import defuse, defused
-from rollouts.types import Sample
+from rollouts.types import Sample, lessons
 from training.adapters import SavedAdapter, attach, check_folder, detach, save_version
 from training.advantages import Baseline
 from training.base import Base, load_base
@@ -223,6 +223,7 @@ def sample_for(row: TrainingSample, parent: AdapterVersion | None) -> Sample:
         reward=row.reward,
         hint=defuse(row.hint, controls) or None,
         correction=defuse(row.correction, controls) or None,
+        prompted_hints=tuple(defuse(hint, controls) for hint in turn.prompted_hints),
         version_age=versions_behind(parent, turn),
     )
 
@@ -231,10 +232,15 @@ def _hints(job: TrainingJob) -> list[str]:
     """The user's different hints, newest first: what the versions so far were asked to become."""
     learned = TrainingSample.objects.filter(
         user=job.user, state="trained", adapter__rolled_back_at=None
-    ).order_by("-id")[:200]
+    ).select_related("turn")
     controls = tokenizer_controls()
-    rows = [*reversed(jobs.samples_of(job)), *learned]
-    return list(dict.fromkeys(defuse(row.hint, controls) for row in rows if row.hint))
+    rows = [*reversed(jobs.samples_of(job)), *learned.order_by("-id")[:200]]
+    found = [
+        defuse(hint, controls)
+        for row in rows
+        for hint in lessons(row.hint, row.correction, row.reward, row.turn.prompted_hints)
+    ]
+    return list(dict.fromkeys(found))
 
 
 def _train_config(job: TrainingJob) -> TrainConfig:

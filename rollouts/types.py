@@ -108,12 +108,18 @@ class Sample:
 
     @property
     def lessons(self) -> tuple[str, ...]:
-        """The hints that teach this reply: its own; else, when it was liked, those it followed."""
-        if self.hint or self.correction:
-            return (self.hint,) if self.hint else ()
-        is_liked = self.reward is not None and self.reward > 0
-        return tuple(self.prompted_hints) if is_liked else ()
+        """The hints that teach this reply."""
+        return lessons(self.hint, self.correction, self.reward, self.prompted_hints)
 
     @property
     def is_hinted(self) -> bool:
         return bool(self.lessons or self.correction)
+
+
+def lessons(
+    hint: str | None, correction: str | None, reward: float | None, prompted: Sequence[str]
+) -> tuple[str, ...]:
+    """A rated reply's own hint; when it was liked without a word, the hints that it followed."""
+    if hint or correction:
+        return (hint,) if hint else ()
+    return tuple(prompted) if reward is not None and reward > 0 else ()

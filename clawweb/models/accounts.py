@@ -18,6 +18,9 @@ class User(AbstractUser):
     """A person. Admins are `is_superuser`."""
 
     consent = models.CharField(max_length=8, choices=Consent, default=Consent.TRAIN)
+    prompt_hints = models.BooleanField(
+        default=False, help_text="Hints that are not learned yet go into the prompt."
+    )
     # Running moments of this user's votes (training.advantages.Baseline)
     reward_mean = models.FloatField(default=0.0)
     reward_variance = models.FloatField(default=1.0)

@@ -69,6 +69,8 @@ class Turn(models.Model):
 
     recorded = models.BooleanField(default=True)  # False: the texts are in Valkey for an hour only
     input_messages = models.JSONField(default=list)  # new since the parent's reply
+    # Hints that stood in the reply's prompt, and nowhere else in the conversation.
+    prompted_hints = models.JSONField(default=list)
     reply = models.TextField(blank=True)
     history_hash = models.CharField(max_length=64, blank=True, db_index=True)
 

@@ -161,6 +161,7 @@ def turn_json(turn: Turn, siblings: Iterable[str] | None = None) -> dict[str, An
         "adapter": turn.adapter_name or None,
         "version": turn.version,
         "fallback": turn.fallback,
+        "prompted_hints": turn.prompted_hints,
         "finish_reason": turn.finish_reason,
         "error": turn.error,
         "siblings": list(siblings),

@@ -88,10 +88,11 @@ def add_user(*, username: str, password: str) -> User:
     return user
 
 
-def set_consent(*, user: User, consent: str) -> None:
+def set_consent(*, user: User, consent: str, prompt_hints: bool = False) -> None:
+    """What may happen to the user's chats, and whether hints hold before they are learned."""
     if consent not in Consent.values:
         raise ServiceError(f"consent is one of {', '.join(Consent.values)}")
-    User.objects.filter(pk=user.pk).update(consent=consent)
+    User.objects.filter(pk=user.pk).update(consent=consent, prompt_hints=prompt_hints)
 
 
 def make_link(user: User) -> str:

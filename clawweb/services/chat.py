@@ -23,6 +23,7 @@ from clawweb.selectors.chat import (
     path_to,
     turn_that_ends_with,
 )
+from clawweb.selectors.hints import hints_to_prompt
 from clawweb.selectors.learning import live_adapter, policy_of
 from clawweb.services.errors import ServiceError
 from rollouts.types import BASE, Message, Policy, Rollout, SamplingParams
@@ -96,6 +97,7 @@ def open_turn(
         client_id=client_id,
         recorded=recorded,
         input_messages=list(messages) if recorded else [],
+        prompted_hints=_hints_for(session.user, messages, asked=asked, turn_type=turn_type),
         sampling=asdict(params),
     )
     if not recorded:
@@ -108,6 +110,14 @@ def open_turn(
         session.save(update_fields=["title", "updated_at"])
     transaction.on_commit(valkey.wake_generator, robust=True)
     return turn
+
+
+def _hints_for(user: User, messages: Sequence[Message], *, asked: str, turn_type: str) -> list[str]:
+    """Hints for a reply that the user's own agent gives to something the user says."""
+    is_said = any(message["role"] == "user" for message in messages)
+    if asked != "agent" or turn_type != "main" or not is_said:
+        return []
+    return hints_to_prompt(user)
 
 
 def _keep(turn: Turn, messages: Sequence[Message], reply: str) -> None:
@@ -204,8 +214,18 @@ def choose_policy(turn: Turn, *, base_hash: str) -> tuple[Policy, str]:
 
 
 def note_fallback(turn: Turn, reason: str) -> None:
-    """Base answers in the adapter's place: say so on the row, so that it never trains."""
-    _held(turn).update(adapter=None, adapter_name="", version=0, fallback=reason[:200])
+    """Base answers in the adapter's place, as plain base: say so on the row, so that it never
+    trains."""
+    turn.prompted_hints = []
+    _held(turn).update(
+        adapter=None, adapter_name="", version=0, fallback=reason[:200], prompted_hints=[]
+    )
+
+
+def make_room(turn: Turn) -> bool:
+    """Shorten the prompt; False when nothing can go. In the browser the memory goes first, an API
+    caller's conversation stays whole; hints give way to what is left."""
+    return (turn.source == "ui" and move_memory(turn)) or _drop_hints(turn)
 
 
 def move_memory(turn: Turn) -> bool:
@@ -216,6 +236,13 @@ def move_memory(turn: Turn) -> bool:
     start = path[(len(path) + 1) // 2]
     turn.context_start = start
     return bool(_held(turn).update(context_start=start))
+
+
+def _drop_hints(turn: Turn) -> bool:
+    if not turn.prompted_hints:
+        return False
+    turn.prompted_hints = []
+    return bool(_held(turn).update(prompted_hints=[]))
 
 
 def checkpoint(

@@ -23,7 +23,6 @@ from clawweb.models import (
     Consent,
     DropReason,
     Event,
-    FeedbackReason,
     JobSample,
     JobState,
     SampleState,
@@ -32,6 +31,7 @@ from clawweb.models import (
     TrainingSample,
     User,
 )
+from clawweb.selectors.hints import contradicted_by_newer
 from clawweb.selectors.learning import live_adapter, ready_samples, versions_behind
 from clawweb.services.errors import AlreadyTraining, LeaseLost, NothingReady
 from training.config import TrainConfig
@@ -176,23 +176,7 @@ def _replayable(job: TrainingJob) -> QuerySet[TrainingSample]:
         turn__session__locked=False,
         adapter__rolled_back_at=None,
     )
-    return learned.select_related("feedback").order_by("-id")[:REPLAYED]
-
-
-def contradicted_by_newer(samples: Iterable[TrainingSample]) -> set[int]:
-    """Samples that ask for one pole of an axis while a newer one asks for another: it wins."""
-    reasons = {row.slug: (row.axis, row.pole) for row in FeedbackReason.objects.exclude(axis="")}
-    wanted: dict[str, str] = {}
-    older = set()
-    for sample in sorted(samples, key=lambda row: row.pk, reverse=True):
-        slugs = [reason["slug"] for reason in sample.feedback.reasons]
-        poles = [reasons[slug] for slug in slugs if slug in reasons]
-        if any(wanted.get(axis, pole) != pole for axis, pole in poles):
-            older.add(sample.pk)
-            continue
-        for axis, pole in poles:
-            wanted[axis] = pole
-    return older
+    return learned.select_related("feedback", "turn").order_by("-id")[:REPLAYED]
 
 
 def samples_of(job: TrainingJob, role: str = "new") -> list[TrainingSample]:

@@ -8,6 +8,7 @@ from django.contrib.auth.decorators import login_required
 from django.contrib.auth.forms import PasswordChangeForm, SetPasswordForm
 from django.contrib.auth.views import PasswordChangeView
 from django.core.exceptions import PermissionDenied
+from django.forms.models import model_to_dict
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse_lazy
@@ -64,7 +65,7 @@ def set_consent(request: HttpRequest) -> HttpResponse:
     form = ConsentForm(request.POST)
     if not form.is_valid():
         return _settings_page(request, consent_form=form)
-    accounts.set_consent(user=request.user, consent=form.cleaned_data["consent"])
+    accounts.set_consent(user=request.user, **form.cleaned_data)
     messages.success(request, _("Saved. It holds from now on."))
     return redirect("settings")
 
@@ -112,7 +113,7 @@ def add_user(request: HttpRequest) -> HttpResponse:
 def _settings_page(request: HttpRequest, **context: object) -> HttpResponse:
     """The page with whatever a form on it has to say; other forms are fresh."""
     defaults: dict[str, object] = {
-        "consent_form": ConsentForm(initial={"consent": request.user.consent}),
+        "consent_form": ConsentForm(initial=model_to_dict(request.user, ConsentForm.base_fields)),
         "key_form": KeyForm(),
         "user_form": UserForm(),
         "keys": request.user.api_keys.order_by("-id"),

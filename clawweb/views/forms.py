@@ -30,6 +30,15 @@ class ConsentForm(forms.Form):
         choices=list(CONSENT_TEXTS.items()),
         widget=forms.RadioSelect,
     )
+    prompt_hints = forms.BooleanField(
+        label=_("Follow my notes at once"),
+        help_text=_(
+            "What you tick or write under a reply goes into the prompt of the next ones, the four "
+            "newest notes at most, until a version has learned it. Only while your agent trains on "
+            "what you rate."
+        ),
+        required=False,
+    )
 
 
 class KeyForm(forms.Form):

@@ -36,6 +36,7 @@ export class TurnView {
     this.part("unsent").hidden = true;
     this.part("version").textContent = this.isUnfinished && !turn.version ? "" : versionText(turn);
     this.part("version").title = turn.adapter ?? "";
+    this.part("prompted").textContent = promptedText(turn.prompted_hints?.length ?? 0);
     this.paintReply(turn, was);
     this.paintTrouble(turn);
     this.paintSiblings(turn);
@@ -129,4 +130,9 @@ function versionText(turn) {
     return interpolate(gettext("base model answered: %s"), [turn.fallback]);
   }
   return turn.version ? `v${turn.version}` : gettext("base model");
+}
+
+function promptedText(count) {
+  if (!count) return "";
+  return interpolate(ngettext("reminded of %s note", "reminded of %s notes", count), [count]);
 }

@@ -285,6 +285,16 @@ def test_versions_show_their_tests_and_their_moves(as_alice: Client, alice: User
     assert len(re.findall(r'data-post="/api/adapters/[^"]+/promote"', html)) == 1
 
 
+def test_a_reply_says_which_notes_stood_in_its_prompt(as_alice: Client, alice: User) -> None:
+    plain, told = make_turn(alice), make_turn(alice, prompted_hints=["Be <short>.", "No lists."])
+    assert "reminded of" not in text_of(as_alice, chat_of(plain))
+    assert "reminded of 2 notes" in text_of(as_alice, chat_of(told))
+    assert "Notes in the prompt" not in text_of(as_alice, inspector_of(plain))
+    assert "Be &lt;short&gt;." in text_of(as_alice, inspector_of(told))
+    body = as_alice.get(f"/api/turns/{told.public_id}").json()
+    assert body["prompted_hints"] == ["Be <short>.", "No lists."]
+
+
 # Settings
 
 
@@ -294,6 +304,20 @@ def test_consent_is_changed_and_kept(as_alice: Client, alice: User) -> None:
     assert alice.consent == "keep"
     assert "Training is off in your settings" in text_of(as_alice, "/parts/agent/")
     assert as_alice.post("/settings/consent/", {"consent": "sell"}).status_code == 422
+
+
+def test_notes_are_followed_at_once_by_a_tick_that_can_be_taken_back(
+    as_alice: Client, alice: User
+) -> None:
+    tick = re.compile(r'<input type="checkbox" name="prompt_hints"[^>]*>')
+    for ticked in (True, False):
+        said = {"consent": "train"} | ({"prompt_hints": "on"} if ticked else {})
+        assert as_alice.post("/settings/consent/", said).status_code == 302
+        alice.refresh_from_db()
+        assert alice.prompt_hints is ticked
+        (box,) = tick.findall(text_of(as_alice, "/settings/"))
+        assert (" checked" in box) is ticked
+        assert 'aria-describedby="id_prompt_hints_helptext"' in box
 
 
 def test_a_key_is_shown_once_and_can_be_revoked(as_alice: Client, alice: User) -> None:

@@ -1,0 +1,82 @@
+"""Reads of what a user asked for: the hints that no version has learned yet, and which still hold.
+
+A hint is what a rating says the reply should have been. Ratings contradict each other; the newest
+wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django.db.models import Max
+
+from clawweb.models import (
+    OPEN_SAMPLE,
+    Consent,
+    FeedbackReason,
+    SampleState,
+    TrainingSample,
+    User,
+)
+
+MOST_PROMPTED = 4  # as many as the gate lets a perfect student follow at once
+MOST_CHARACTERS = 1000  # of all together: the conversation needs its room
+
+
+def hints_to_prompt(user: User) -> list[str]:
+    """What the next reply of the user's agent is told besides the conversation; mostly nothing."""
+    if not user.prompt_hints or user.consent != Consent.TRAIN:
+        return []
+    chosen: list[str] = []
+    for hint in unlearned_hints(user):
+        if sum(map(len, chosen)) + len(hint) <= MOST_CHARACTERS:
+            chosen.append(hint)
+    return chosen[:MOST_PROMPTED]
+
+
+def unlearned_hints(user: User) -> list[str]:
+    """The user's different hints that still hold and that no version has learned, newest first."""
+    said = TrainingSample.objects.filter(
+        user=user, replaced_by=None, turn__session__locked=False
+    ).select_related("feedback", "turn")
+    open_ones = list(said.filter(state__in=OPEN_SAMPLE).exclude(hint="").order_by("-id"))
+    if not open_ones:
+        return []
+    learned = said.filter(state=SampleState.TRAINED, adapter__rolled_back_at=None)
+    # What was learned later than a hint was given may contradict it, and then wins too.
+    newer = learned.filter(pk__gt=open_ones[-1].pk)
+    contradicted = contradicted_by_newer([*open_ones, *newer])
+    since = dict(learned.exclude(hint="").values_list("hint").annotate(Max("adapter__version")))
+    holding = [
+        sample.hint
+        for sample in open_ones
+        # A sample that is held back is never learned itself, but others may have said the same.
+        if sample.pk not in contradicted and since.get(sample.hint, 0) <= sample.turn.version
+    ]
+    return list(dict.fromkeys(holding))
+
+
+def contradicted_by_newer(samples: Iterable[TrainingSample]) -> set[int]:
+    """Samples that ask for one pole of an axis while a newer one asks for another: it wins."""
+    reasons = {row.slug: (row.axis, row.pole) for row in FeedbackReason.objects.exclude(axis="")}
+    wanted: dict[str, str] = {}
+    older = set()
+    for sample in sorted(samples, key=lambda row: row.pk, reverse=True):
+        poles = [reasons[slug] for slug in _slugs(sample) if slug in reasons]
+        if any(wanted.get(axis, pole) != pole for axis, pole in poles):
+            older.add(sample.pk)
+            continue
+        for axis, pole in poles:
+            wanted[axis] = pole
+    return older
+
+
+def _slugs(sample: TrainingSample) -> list[str]:
+    """The reasons behind what the sample teaches; a liked reply teaches the hints it followed."""
+    ratings = [sample.feedback]
+    if sample.reward == 1 and sample.turn.prompted_hints:
+        behind = TrainingSample.objects.filter(
+            user_id=sample.user_id, hint__in=sample.turn.prompted_hints
+        ).select_related("feedback")
+        ratings += [row.feedback for row in behind]
+    return [reason["slug"] for rating in ratings for reason in rating.reasons]
