@@ -36,9 +36,11 @@ def hints_to_prompt(user: User) -> list[str]:
 
 def unlearned_hints(user: User) -> list[str]:
     """The user's different hints that still hold and that no version has learned, newest first."""
-    said = TrainingSample.objects.filter(
-        user=user, replaced_by=None, turn__session__locked=False
-    ).select_related("feedback", "turn")
+    said = (
+        TrainingSample.objects.filter(user=user, replaced_by=None, turn__session__locked=False)
+        .select_related("feedback", "turn")
+        .defer("turn__prompt_ids", "turn__response_ids", "turn__logprobs")
+    )
     open_ones = list(said.filter(state__in=OPEN_SAMPLE).exclude(hint="").order_by("-id"))
     if not open_ones:
         return []

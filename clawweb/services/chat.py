@@ -86,7 +86,8 @@ def open_turn(
     known = turn_sent_as(session.user, client_id)
     if known is not None:
         return known
-    recorded = session.user.consent != Consent.NOTHING
+    user = User.objects.get(pk=session.user_id)  # a socket's own row is as old as the socket
+    recorded = user.consent != Consent.NOTHING
     turn = Turn(
         session=session,
         parent=parent,
@@ -97,7 +98,7 @@ def open_turn(
         client_id=client_id,
         recorded=recorded,
         input_messages=list(messages) if recorded else [],
-        prompted_hints=_hints_for(session.user, messages, asked=asked, turn_type=turn_type),
+        prompted_hints=_hints_for(user, messages, asked=asked, turn_type=turn_type),
         sampling=asdict(params),
     )
     if not recorded:

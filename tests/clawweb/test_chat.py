@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from clawweb.models import ChatSession, Consent, Turn, TurnState
+from clawweb.models import ChatSession, Consent, Turn, TurnState, User
 from clawweb.selectors.chat import messages_for, turn_json, turns_json
 from clawweb.services import chat
 from rollouts.types import BASE, Message, Rollout, SamplingParams
@@ -230,6 +230,12 @@ def test_who_keeps_nothing_leaves_a_stub(alice, valkey_server):
     )
     assert turn.session.title == ""
     assert turn_json(turn)["reply"] == "told"
+
+
+def test_keeping_nothing_holds_for_a_socket_that_was_open_before(alice, valkey_server):
+    User.objects.filter(pk=alice.pk).update(consent=Consent.NOTHING)
+    assert alice.consent == Consent.TRAIN  # as the socket knows her
+    assert not open_turn(chat.open_session(user=alice), "my secret").recorded
 
 
 def test_stop_is_asked_of_a_running_turn_only(alice):

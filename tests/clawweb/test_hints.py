@@ -178,6 +178,13 @@ def test_only_ones_own_agent_is_told(eager, values):
     assert make_turn(eager, **values).prompted_hints == []
 
 
+def test_a_tick_holds_for_the_next_turn_of_a_socket_that_was_open_before(alice):
+    down(make_turn(alice))
+    accounts.set_consent(user=alice, consent=Consent.TRAIN, prompt_hints=True)
+    assert not alice.prompt_hints  # as the socket knows her
+    assert make_turn(alice).prompted_hints == [SHORT]
+
+
 def test_without_a_users_words_there_is_no_place_for_hints(eager):
     down(make_turn(eager))
     turn = chat.open_turn(
