@@ -27,7 +27,7 @@ from clawweb.services import jobs, versions
 from clawweb.services.errors import LeaseLost
 from clawweb.worker import doing
 from rollouts.rendering import defuse, defused
-from rollouts.types import Sample, lessons
+from rollouts.types import Sample
 from training.adapters import SavedAdapter, attach, check_folder, detach, save_version
 from training.advantages import Baseline
 from training.base import Base, load_base
@@ -235,12 +235,7 @@ def _hints(job: TrainingJob) -> list[str]:
     ).select_related("turn")
     controls = tokenizer_controls()
     rows = [*reversed(jobs.samples_of(job)), *learned.order_by("-id")[:200]]
-    found = [
-        defuse(hint, controls)
-        for row in rows
-        for hint in lessons(row.hint, row.correction, row.reward, row.turn.prompted_hints)
-    ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(defuse(hint, controls) for row in rows for hint in row.lessons))
 
 
 def _train_config(job: TrainingJob) -> TrainConfig:

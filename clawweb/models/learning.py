@@ -9,6 +9,7 @@ from django.db.models import Q
 
 from clawweb.models import ids
 from clawweb.models.chat import Feedback, Turn
+from rollouts.types import lessons
 
 
 class SampleState(models.TextChoices):
@@ -204,6 +205,11 @@ class TrainingSample(models.Model):
 
     def __str__(self) -> str:
         return f"sample of {self.turn_id}: {self.state}"
+
+    @property
+    def lessons(self) -> tuple[str, ...]:
+        """The hints that teach the reply, as they were said."""
+        return lessons(self.hint, self.correction, self.reward, self.turn.prompted_hints)
 
 
 class JobSample(models.Model):

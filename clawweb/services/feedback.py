@@ -26,7 +26,7 @@ from clawweb.models import (
 )
 from clawweb.selectors.chat import latest_feedback
 from clawweb.services.errors import Contradiction, NothingToRate, NotRecorded, UnknownReason
-from rollouts.types import SamplingParams, lessons
+from rollouts.types import SamplingParams
 
 MAX_COMMENT = 4000
 HELD_BACK_EVERY = 5
@@ -142,8 +142,8 @@ def _sample(turn: Turn, row: Feedback) -> TrainingSample:
         hint=hint,
         correction=row.correction,
     )
-    taught = lessons(hint, row.correction, row.value, turn.prompted_hints)
-    reason = drop_reason(turn, reward=row.value, hinted=bool(taught or row.correction))
+    hinted = bool(sample.lessons or row.correction)
+    reason = drop_reason(turn, reward=row.value, hinted=hinted)
     if reason:
         sample.state, sample.drop_reason = SampleState.DROPPED, reason
         return sample

@@ -293,6 +293,8 @@ def test_a_reply_says_which_notes_stood_in_its_prompt(as_alice: Client, alice: U
     assert "Be &lt;short&gt;." in text_of(as_alice, inspector_of(told))
     body = as_alice.get(f"/api/turns/{told.public_id}").json()
     assert body["prompted_hints"] == ["Be <short>.", "No lists."]
+    up(told)  # and then they are what it teaches
+    assert "<td>Be &lt;short&gt;. No lists.</td>" in text_of(as_alice, inspector_of(told))
 
 
 # Settings
