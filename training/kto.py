@@ -13,11 +13,13 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
+from training.adapters import adapter_tensors
 from training.advantages import kto_weights
 from training.base import Base
-from training.batching import Item
+from training.batching import Item, micro_batches
 from training.config import TrainConfig
-from training.forward import response_logprobs
+from training.forward import CHUNK, logits, response_hidden
+from training.logprobs import token_logprobs
 from training.losses import kto_loss
 
 
@@ -29,10 +31,11 @@ def with_kto_advantages(
     check: Callable[[], None],
 ) -> tuple[list[Item], float]:
     """The step's items with the advantages that make its gradient KTO's, and KTO's loss."""
-    ratios_B = _log_ratios(base, model, items, check).requires_grad_()
-    reference = 0.0
-    if config.method == "kto" and len(items) > 1:
-        reference = max(0.0, float(_log_ratios(base, model, mismatched(items), check).mean()))
+    others = mismatched(items) if config.method == "kto" and len(items) > 1 else []
+    tokens_at_once = config.micro_batch_tokens
+    all_B = _log_ratios(base, model, [*items, *others], check, max_tokens=tokens_at_once)
+    ratios_B = all_B[: len(items)].requires_grad_()
+    reference = max(0.0, float(all_B[len(items) :].mean())) if others else 0.0
     is_liked_B = torch.tensor([(item.reward or 0.0) > 0 for item in items], device=base.device)
     liked = int(is_liked_B.sum())
     liked_weight, disliked_weight = kto_weights(liked, len(items) - liked)
@@ -64,14 +67,40 @@ def mismatched(items: Sequence[Item]) -> list[Item]:
 
 @torch.no_grad()
 def _log_ratios(
-    base: Base, model: PeftModel, items: Sequence[Item], check: Callable[[], None]
+    base: Base,
+    model: PeftModel,
+    items: Sequence[Item],
+    check: Callable[[], None],
+    *,
+    max_tokens: int,
 ) -> Tensor:
     """sum_t log pi(y_t) - log pi_0(y_t) of each item's reply, (B,) nats."""
-    ratios: list[Tensor] = []
-    for item in items:
+    if _answers_as_base(model):
+        return torch.zeros(len(items), device=base.device)
+    ratios: dict[Item, Tensor] = {}
+    for group in micro_batches(items, max_tokens=max_tokens):
         check()
-        pair = (item.prompt_ids, item.response_ids)
-        policy_T = response_logprobs(base, model, pair)
+        policy_N = _reply_logprobs(base, model, group)
         with model.disable_adapter():
-            ratios.append((policy_T - response_logprobs(base, model, pair)).sum())
-    return torch.stack(ratios)
+            ratio_N = policy_N - _reply_logprobs(base, model, group)
+        lengths = [len(item.response_ids) for item in group]
+        sums = [ratio_T.sum() for ratio_T in torch.split(ratio_N, lengths)]
+        ratios.update(zip(group, sums, strict=True))
+    return torch.stack([ratios[item] for item in items])
+
+
+def _answers_as_base(model: PeftModel) -> bool:
+    """Whether the adapter adds exactly nothing: every B is 0, as in a user's first job."""
+    tensors = adapter_tensors(model).items()
+    return not any(bool(tensor.any()) for name, tensor in tensors if ".lora_B." in name)
+
+
+def _reply_logprobs(base: Base, model: PeftModel, group: Sequence[Item]) -> Tensor:
+    """log pi(y_t | x, y_<t) of the group's replies, row by row, (N,) nats."""
+    hidden_NH = response_hidden(base, model, [(i.prompt_ids, i.response_ids) for i in group])
+    targets_N = torch.tensor([t for i in group for t in i.response_ids], device=base.device)
+    parts = [
+        token_logprobs(logits(base, hidden_NH[at : at + CHUNK]), targets_N[at : at + CHUNK])
+        for at in range(0, len(hidden_NH), CHUNK)
+    ]
+    return torch.cat(parts)

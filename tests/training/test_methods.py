@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -176,6 +177,36 @@ def test_the_steps_gradient_is_that_of_ktos_loss(
     weighed, loss = with_kto_advantages(base, model, items, settings, nothing)
     assert loss == pytest.approx(float(wanted_loss.detach()), rel=1e-5)
     same(gradients(base, model, weighed, settings), wanted)
+
+
+@pytest.mark.parametrize("method", ["kto", "apo_zero_unpaired"])
+def test_ktos_log_ratios_are_taken_a_micro_batch_at_a_time(
+    base: Base, model: PeftModel, config: TrainConfig, method: str
+) -> None:
+    walk_away(model)
+    settings = with_method(config, method, micro_batch_tokens=150)
+    items = items_of(base, samples(base, 6), settings)
+    (one, *_), _ = with_kto_advantages(base, model, items, settings, nothing)
+    with sizes_of_passes(base) as sizes:
+        with_kto_advantages(base, model, items, settings, nothing)
+    assert max(rows for rows, _ in sizes) > 1
+    assert max(rows * width for rows, width in sizes) <= 150
+    alone = dataclasses.replace(settings, micro_batch_tokens=1)
+    (other, *_), _ = with_kto_advantages(base, model, items, alone, nothing)
+    assert one.advantage == pytest.approx(other.advantage, rel=1e-4)
+
+
+def test_a_fresh_adapter_is_not_asked_how_it_differs_from_the_base(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    settings = with_method(config, "kto")
+    items = items_of(base, samples(base, 4), settings)
+    with sizes_of_passes(base) as sizes:
+        _, loss = with_kto_advantages(base, model, items, settings, nothing)
+    assert sizes == []
+    assert loss == 0.5
+    walk_away(model, far=1e-9)  # asked, it says the same
+    assert with_kto_advantages(base, model, items, settings, nothing)[1] == pytest.approx(0.5)
 
 
 def test_kto_weighs_both_kinds_of_thumbs_the_same() -> None:
@@ -351,3 +382,19 @@ def taken_gradients(model: PeftModel) -> list[Tensor]:
     found = [t.grad for t in adapter_tensors(model).values() if t.grad is not None]
     model.zero_grad()
     return found
+
+
+@contextmanager
+def sizes_of_passes(base: Base) -> Iterator[list[tuple[int, int]]]:
+    """(rows, width) of each forward pass that is made inside."""
+    sizes: list[tuple[int, int]] = []
+
+    def note(_module: object, _args: object, given: dict[str, Tensor]) -> None:
+        rows, width = given["input_ids"].shape
+        sizes.append((rows, width))
+
+    hook = base.model.get_decoder().register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        yield sizes
+    finally:
+        hook.remove()
