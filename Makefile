@@ -44,3 +44,7 @@ bench-everyday: install  ## Five users rate 32 turns each through the real syste
 .PHONY: bench-personas
 bench-personas: install  ## Simulated people and every recipe, side by side; takes days, resumes
 	PYTHONPATH=. $(BIN)/python bench/personas/run.py $(ARGS)
+
+.PHONY: bench-trainer
+bench-trainer: install  ## One update against TRL's and a plain peft loop's: speed and memory; half an hour
+	PYTHONPATH=. $(BIN)/python bench/trainer/run.py $(ARGS)

@@ -1,0 +1,106 @@
+"""What every contestant shares: the batch, and how it talks to run.py. Knows neither torch nor TRL.
+
+A contestant is a process of its own. It says one line of JSON when it is ready, does one update for
+each line it is sent, and answers each with its time, memory and loss.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What to compute and on what. `rows` are the batch's replies, in order."""
+
+    loss: str  # "kto", "apo_zero_unpaired" or "opd"
+    variant: str
+    base: Path
+    adapter: Path  # where all start from
+    updates: int
+    rows: list[dict[str, Any]]
+    settings: dict[str, float]
+
+
+def task() -> Task:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--loss", required=True)
+    parser.add_argument("--variant", default="")
+    parser.add_argument("--base", type=Path, required=True)
+    parser.add_argument("--adapter", type=Path, required=True)
+    parser.add_argument("--batch", type=Path, required=True)
+    parser.add_argument("--updates", type=int, required=True)
+    args = vars(parser.parse_args())
+    batch = json.loads(args.pop("batch").read_text(encoding="utf-8"))
+    return Task(**args, rows=batch["rows"], settings=batch["settings"])
+
+
+@dataclass
+class Desk:
+    """The line to run.py. Whatever libraries print goes to stderr instead."""
+
+    out: Any = field(init=False)
+    loaded_mib: float = 0.0
+    seconds: float = 0.0  # of the update under way, wall
+    cpu_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.out = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
+
+    def loaded(self) -> None:
+        """The base model is in memory, nothing else: from here on memory is counted."""
+        self.loaded_mib = _status_mib("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+
+    def ready(self) -> None:
+        self._say(loaded_mib=self.loaded_mib)
+
+    def wait(self) -> None:
+        if not sys.stdin.readline():
+            raise SystemExit(0)
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        self.start()
+        yield
+        self.stop()
+
+    def start(self) -> None:
+        self.seconds, self.cpu_seconds = -time.perf_counter(), -time.process_time()
+
+    def stop(self) -> None:
+        self.seconds += time.perf_counter()
+        self.cpu_seconds += time.process_time()
+
+    def done(self, *, loss: float, grad_norm: float) -> None:
+        self._say(
+            seconds=self.seconds,
+            cpu_seconds=self.cpu_seconds,
+            loss=loss,
+            grad_norm=grad_norm,
+            peak_mib=_status_mib("VmHWM"),
+        )
+
+    def _say(self, **facts: float) -> None:
+        self.out.write(json.dumps(facts) + "\n")
+        self.out.flush()
+
+
+def _status_mib(name: str) -> float:
+    """A line of this process's status, in MiB."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    line = next(line for line in lines if line.startswith(f"{name}:"))
+    return int(line.split()[1]) / 1024

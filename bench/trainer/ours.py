@@ -1,0 +1,83 @@
+"""Contestant: `training.trainer.train`, a job of one step. Its whole call is timed."""
+
+from __future__ import annotations
+
+from bench.trainer.contestant import Desk, Task, task  # first: it sets the threads
+
+# isort: split
+from rollouts.types import Sample
+from training.adapters import attach
+from training.advantages import Baseline
+from training.base import Base, load_base
+from training.config import TrainConfig
+from training.trainer import train
+from training.types import StepMetrics
+
+
+def main() -> None:
+    desk, todo = Desk(), task()
+    base = load_base(todo.base, device="cpu", threads=1)
+    desk.loaded()
+    config = config_of(todo)
+    model = attach(base, config, todo.adapter)
+    samples = samples_of(todo, base)
+    desk.ready()
+    for _ in range(todo.updates):
+        desk.wait()
+        steps: list[StepMetrics] = []
+        with desk.timed():
+            train(
+                base,
+                model,
+                samples,
+                config,
+                baseline=Baseline(),
+                on_step=steps.append,
+                check=lambda: None,
+            )
+        (step,) = steps
+        desk.done(loss=step.loss, grad_norm=step.grad_norm)
+
+
+def config_of(todo: Task) -> TrainConfig:
+    """The defaults, but for what would make it another computation than the others'."""
+    numbers = todo.settings
+    return TrainConfig(
+        method=todo.loss,
+        rank=int(numbers["rank"]),
+        alpha=int(numbers["alpha"]),
+        lr=numbers["lr"],
+        beta1=numbers["beta1"],
+        beta2=numbers["beta2"],
+        grad_clip=numbers["grad_clip"],
+        kto_beta=numbers["kto_beta"],
+        max_steps=1,  # no re-answers
+        reward_step=1.0,  # the whole learning rate, as theirs
+        kl_full_share=0.0,
+        hint_boost=0.0,
+        hint_effect_min=0.0,
+        rated_tokens=max(len(row["response_ids"]) for row in todo.rows),
+        train_seconds=1e6,
+    )
+
+
+def samples_of(todo: Task, base: Base) -> list[Sample]:
+    return [
+        Sample(
+            id=number,
+            messages=row["messages"],
+            prompt_ids=row["prompt_ids"],
+            response_ids=row["response_ids"],
+            rollout_logprobs=None,
+            temperature=0.7,
+            template_hash=base.template_hash,
+            reward=1.0 if row["liked"] else -1.0,
+            hint=row["hint"] if todo.loss == "opd" else None,
+            correction=None,
+        )
+        for number, row in enumerate(todo.rows)
+    ]
+
+
+if __name__ == "__main__":
+    main()
