@@ -12,12 +12,14 @@ from django.db.models import Max
 
 from clawweb.models import (
     OPEN_SAMPLE,
+    AdapterVersion,
     Consent,
     FeedbackReason,
     SampleState,
     TrainingSample,
     User,
 )
+from clawweb.selectors.learning import live_adapter
 
 MOST_PROMPTED = 4  # as many as the gate lets a perfect student follow at once
 MOST_CHARACTERS = 1000  # of all together: the conversation needs its room
@@ -44,7 +46,7 @@ def unlearned_hints(user: User) -> list[str]:
     open_ones = list(said.filter(state__in=OPEN_SAMPLE).exclude(hint="").order_by("-id"))
     if not open_ones:
         return []
-    learned = said.filter(state=SampleState.TRAINED, adapter__rolled_back_at=None)
+    learned = said.filter(state=SampleState.TRAINED, adapter__in=_live_line(user))
     # What was learned later than a hint was given may contradict it, and then wins too.
     newer = learned.filter(pk__gt=open_ones[-1].pk)
     contradicted = contradicted_by_newer([*open_ones, *newer])
@@ -56,6 +58,18 @@ def unlearned_hints(user: User) -> list[str]:
         if sample.pk not in contradicted and since.get(sample.hint, 0) <= sample.turn.version
     ]
     return list(dict.fromkeys(holding))
+
+
+def _live_line(user: User) -> list[int]:
+    """The live version and those it was trained from: what they learned, the agent knows."""
+    parents = dict(AdapterVersion.objects.filter(user=user).values_list("pk", "parent_id"))
+    live = live_adapter(user)
+    at = live.pk if live else None
+    line: list[int] = []
+    while at is not None:
+        line.append(at)
+        at = parents.get(at)
+    return line
 
 
 def contradicted_by_newer(samples: Iterable[TrainingSample]) -> set[int]:

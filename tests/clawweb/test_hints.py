@@ -144,6 +144,21 @@ def test_a_hint_that_is_given_again_to_the_version_that_learned_it_holds(eager):
     assert unlearned_hints(eager) == [SHORT]
 
 
+def test_only_what_the_live_version_comes_from_counts_as_learned(eager):
+    first = make_adapter(eager, 1, "live")
+    second = make_adapter(eager, 2, parent=first)
+    for adapter, reason in ((first, "too_long"), (second, "no_lists")):
+        down(taught := make_turn(eager), reason)
+        in_state(taught, SampleState.TRAINED, adapter=adapter)
+        down(aside := make_turn(eager), reason)
+        in_state(aside, SampleState.READY, held_back=True)
+    assert unlearned_hints(eager) == [PROSE]  # version 1 was promoted over version 2
+    first.state, second.state = "standby", "live"
+    first.save()
+    second.save()
+    assert unlearned_hints(eager) == []
+
+
 def test_what_was_said_in_a_locked_session_stays_there(eager):
     down(turn := make_turn(eager))
     turn.session.locked = True
