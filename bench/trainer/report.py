@@ -1,4 +1,4 @@
-"""The bench's results as a Markdown table. Numbers in, text out."""
+"""The results as a Markdown table. Numbers in, text out."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ HEAD = (
 )
 
 
-def table(results: dict[str, Any]) -> str:
+def table(cases: Sequence[dict[str, Any]]) -> str:
     """One row per contestant. Ratios are those of each round: least, median, most."""
     lines = [HEAD]
-    for case in results["cases"]:
+    for case in cases:
         ours = case["contestants"]["ours"]
         where = f"{case['loss']}, {case['shape']}"
         for name, found in case["contestants"].items():
@@ -29,7 +29,7 @@ def table(results: dict[str, Any]) -> str:
                 f"| {found['peak_mib']} ({found['above_loaded_mib']}) |"
             )
             where = ""
-    loads = [n for c in results["cases"] for f in c["contestants"].values() for n in f["load"]]
+    loads = [n for c in cases for f in c["contestants"].values() for n in f["load"]]
     lines.append(f"\nLoad average {min(loads)} to {max(loads)}.")
     return "\n".join(lines)
 

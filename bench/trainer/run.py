@@ -10,6 +10,8 @@ of its own; they take turns, one update each, so that what else the machine does
 The first update is the warm-up, and its loss and gradient norm must agree with the plain loop's
 before anything is timed. TRL is run as it is by default, with gradient checkpoints, and without.
 
+A case that is run again replaces itself in the results file; the others stay.
+
 Response tokens per second count the replies' tokens once, however many passes a contestant makes.
 Memory is the resident set: its peak, and how far that lies above the loaded base model.
 """
@@ -113,15 +115,24 @@ def main() -> None:
     args = parser.parse_args()
     make_trl_venv()
     base = args.base or default_base()
-    results: Facts = {"machine": machine(), "rounds": args.rounds, "cases": []}
+    results: Facts = {"machine": machine(), "cases": []}
+    if args.out.exists():
+        results["cases"] = json.loads(args.out.read_text(encoding="utf-8"))["cases"]
     with tempfile.TemporaryDirectory() as folder:
         make_batches(base, args.shapes, Path(folder))
         for shape in args.shapes:
             for loss in args.losses:
-                results["cases"].append(case(base, Path(folder), loss, shape, args.rounds))
+                found = case(base, Path(folder), loss, shape, args.rounds)
+                results["cases"] = [*others(results["cases"], loss, shape), found]
                 args.out.parent.mkdir(parents=True, exist_ok=True)
                 args.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-                print(table({**results, "cases": results["cases"][-1:]}), flush=True)
+                print(table([found]), flush=True)
+    print(table(results["cases"]))
+
+
+def others(cases: Sequence[Facts], loss: str, shape: str) -> list[Facts]:
+    """What the results hold of other losses and batches, which this run leaves alone."""
+    return [each for each in cases if (each["loss"], each["shape"]) != (loss, shape)]
 
 
 def make_trl_venv() -> None:
@@ -141,7 +152,10 @@ def make_trl_venv() -> None:
 def default_base() -> Path:
     from clawweb.config import Config
 
-    return Config().model_folder  # type: ignore[call-arg]  # defaults
+    folder = Config().model_folder  # type: ignore[call-arg]  # defaults
+    if not folder.exists():
+        raise SystemExit("there is no base model yet: `make run` once, or name one with --base")
+    return folder
 
 
 def make_batches(base: Path, shapes: Sequence[str], folder: Path) -> None:
