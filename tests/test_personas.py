@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.personas.cell import Cell, Lab, three_in_a_row
 from bench.personas.people import PEOPLE, Answer
 from bench.personas.recipes import RECIPES
-from bench.personas.run import Cell, Lab, quick, three_in_a_row
+from bench.personas.run import quick
 from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
 from tests.realstack import Stack

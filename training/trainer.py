@@ -47,7 +47,8 @@ def train(
 
     The rated replies train once, in ceil(n / batch_size) steps. Then up to max_steps - 1 times
     the current adapter answers the hinted prompts anew, without the hint, and is distilled under
-    it; `replay` samples (older, hinted) take part in these re-answers only. `check` is called at
+    it; `replay` samples (older, hinted) take part in these re-answers only, and keep a job of
+    thumbs alone going until their hints are learned. `check` is called at
     each micro-batch and each sampled token; what it raises ends the run. Raises NoSignal when no
     sample can train, Diverged when a gradient is not finite.
     """
@@ -61,17 +62,18 @@ def train(
     if parent_optimizer is not None:
         load_optimizer(run.optimizer, parent_optimizer)
     hinted = [item for item in items if item.is_hinted]
-    replayed = [i for i in prepare(base, replay, config, baseline=baseline)[0] if i.is_hinted]
+    replayed = _replayed(run, replay, is_alone=not hinted)
+    learns = bool(hinted or replayed)
     rated = in_steps(items, batch_size=config.batch_size)
-    epochs = 1 if hinted else config.reward_epochs
+    epochs = 1 if learns else config.reward_epochs
     run.steps = epochs * len(rated)
-    if hinted:
+    if learns:
         run.steps += (config.max_steps - 1) * config.reanswer_steps
     if epochs > 1 and not config.is_kto:
         rated = [[_with_proximal(run, item) for item in batch] for batch in rated]
     for batch in rated * epochs:
         _step(run, batch, phase=RATED, began=clock())
-    stopped = _reanswer(run, hinted, replayed) if hinted else "steps"
+    stopped = _reanswer(run, hinted, replayed) if learns else "steps"
     rewards = [sample.reward for sample in samples if sample.reward is not None]
     return TrainResult(
         steps=run.step,
@@ -139,6 +141,17 @@ def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> lis
     if moving := [effect_T for number, effect_T in effects.items() if number not in idle]:
         run.effect = float(torch.cat(moving).mean())
     return [item for item in items if item.sample_id not in idle]
+
+
+def _replayed(run: _Run, replay: Sequence[Sample], *, is_alone: bool) -> list[Item]:
+    """Hinted items whose prompts are answered anew: however old the reply to them is by now.
+
+    When the job has no hint of its own, the hints' whole effect is measured on these.
+    """
+    fresh = [replace(sample, version_age=0) for sample in replay]
+    items, dropped = prepare(run.base, fresh, run.config, baseline=Baseline())
+    items = [item for item in items if item.is_hinted]
+    return _effective(run, items, dropped) if is_alone else items
 
 
 def _with_proximal(run: _Run, item: Item) -> Item:

@@ -1,0 +1,298 @@
+"""One cell of the bench: one person with one recipe, from no version to the last rated turn."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bench.personas.people import Answer, Person
+from bench.personas.recipes import Recipe
+from rollouts.engines.base import Engine
+from rollouts.hints import hinted_messages
+from rollouts.types import BASE, Message, Policy, Rollout, Sample, SamplingParams
+from training.adapters import attach, detach, save_version
+from training.advantages import Baseline
+from training.base import Base
+from training.forward import response_logprobs
+from training.gate import decide, measure, neutral_prompts
+from training.optimizer import save_optimizer
+from training.trainer import train
+
+HERE = Path(__file__).parent
+MAX_TOKENS, TEMPERATURE, HELD_OUT = 160, 0.7, 24
+EVALS = (0, 4, 8, 16, 32, 64)
+REPLAYED = 8  # as the product does
+
+
+class Lab:
+    """A served model, the same model to train, and a folder for versions."""
+
+    def __init__(self, engine: Engine, base: Base, folder: Path) -> None:
+        self.engine, self.base, self.folder = engine, base, folder
+        self.first_evals: dict[tuple[str, int], dict[str, Any]] = {}  # by person and seed
+
+    def ask(
+        self, prompts: Sequence[Sequence[Message]], policy: Policy, *, seed: int
+    ) -> list[Rollout]:
+        """One sampled reply to each, all at once."""
+
+        async def all_of_them() -> list[Rollout]:
+            return await asyncio.gather(
+                *(
+                    self.engine.generate(
+                        prompt,
+                        policy=policy,
+                        params=SamplingParams(
+                            temperature=TEMPERATURE, max_tokens=MAX_TOKENS, seed=seed + i
+                        ),
+                    )
+                    for i, prompt in enumerate(prompts)
+                )
+            )
+
+        return asyncio.run(all_of_them())
+
+    def score(self, prompt_ids: Sequence[int], ids: Sequence[int], policy: Policy) -> list[float]:
+        return asyncio.run(self.engine.score(prompt_ids, ids, policy=policy))
+
+    def serve(self, policy: Policy, instead_of: Policy) -> None:
+        asyncio.run(self.engine.load(policy))
+        if not instead_of.is_base:
+            asyncio.run(self.engine.unload(instead_of))
+
+
+def asked(question: str, hints: Sequence[str] = ()) -> list[Message]:
+    """The question, with the hints under their marker."""
+    return hinted_messages(
+        [Message(role="user", content=question)], hint="\n".join(hints), correction=None
+    )
+
+
+def questions_for(person: Person, seed: int) -> tuple[list[str], list[str]]:
+    """(to be rated, in this seed's order; held out)."""
+    data = json.loads((HERE / "questions.json").read_text(encoding="utf-8"))
+    train, held_out = data["train"], data["held_out"]
+    if person.recipes:
+        half = len(data["recipes"])
+        train = train[:half] + data["recipes"]
+        held_out = held_out[: HELD_OUT // 2] + data["recipes_held_out"][: HELD_OUT // 2]
+    return random.Random(seed).sample(train, len(train)), held_out[:HELD_OUT]
+
+
+def is_recipe(question: str) -> bool:
+    data = json.loads((HERE / "questions.json").read_text(encoding="utf-8"))
+    return question in data["recipes"] or question in data["recipes_held_out"]
+
+
+def answer_of(question: str, rollout: Rollout) -> Answer:
+    return Answer(
+        question=question,
+        text=rollout.text,
+        tokens=len(rollout.response_ids),
+        has_ended=rollout.finish_reason == "stop",
+        is_recipe=is_recipe(question),
+    )
+
+
+class Cell:
+    """One person with one recipe, from no version to the last rated turn."""
+
+    def __init__(self, lab: Lab, recipe: Recipe, person: Person, seed: int) -> None:
+        self.lab, self.recipe, self.person, self.seed = lab, recipe, person, seed
+        self.questions, self.held_out = questions_for(person, seed)
+        self.policy: Policy = BASE
+        self.baseline = Baseline()
+        self.optimizer: Path | None = None
+        self.learned: list[Sample] = []
+        self.hints: list[str] = [person.hint] if recipe.learns == "hinted" else []
+        self.passes: list[bool] = []
+        self.updates: list[dict[str, Any]] = []
+        self.label = f"{recipe.name}-{person.name}-{seed}".replace(" ", "").replace(",", "-")
+
+    def run(self, turns: int) -> dict[str, Any]:
+        evals = {"0": self.first()}
+        for done in range(0, turns, self.recipe.batch):
+            if self.recipe.learns in ("nothing", "hinted"):
+                break
+            self.learn(self.rate(done, self.recipe.batch))
+            now = done + self.recipe.batch
+            if now in EVALS or now >= turns:
+                evals[str(now)] = self.evaluate()
+            print(self.label, now, json.dumps(evals.get(str(now))), self.updates[-1:], flush=True)
+        cell = {
+            "recipe": self.recipe.name,
+            "person": self.person.name,
+            "seed": self.seed,
+            "turns": turns,
+            "evals": evals,
+            "three": three_in_a_row(self.passes),
+            "updates": self.updates,
+            "gate": self.gate(),
+        }
+        if not self.policy.is_base:
+            asyncio.run(self.lab.engine.unload(self.policy))
+        return cell
+
+    def rate(self, done: int, count: int) -> list[Sample]:
+        """The next turns, each with its verdict."""
+        questions = [self.questions[(done + i) % len(self.questions)] for i in range(count)]
+        prompts = [asked(question, self.shown()) for question in questions]
+        replies = self.lab.ask(prompts, self.policy, seed=self.seed * 10_000 + done)
+        samples = []
+        for number, (question, reply) in enumerate(zip(questions, replies, strict=True)):
+            answer = answer_of(question, reply)
+            passed = self.person.is_satisfied(answer)
+            self.passes.append(passed)
+            hint = "" if passed or not self.recipe.words else self.person.says(answer)
+            samples.append(
+                Sample(
+                    id=done + number,
+                    messages=asked(question),
+                    prompt_ids=reply.prompt_ids,
+                    response_ids=reply.response_ids,
+                    rollout_logprobs=reply.logprobs,
+                    temperature=TEMPERATURE,
+                    template_hash=self.lab.base.template_hash,
+                    reward=1.0 if passed else -1.0,
+                    hint=hint or None,
+                    correction=None,
+                )
+            )
+        return samples
+
+    def shown(self) -> list[str]:
+        """Hints that go into the prompt of the next replies."""
+        return self.hints[:4] if self.recipe.learns in ("memory", "hinted") else []
+
+    def learn(self, samples: list[Sample]) -> None:
+        said = [sample.hint for sample in reversed(samples) if sample.hint]
+        self.hints = list(dict.fromkeys([*said, *self.hints]))
+        if self.recipe.learns == "memory":
+            return
+        if self.recipe.learns == "sft":
+            samples = self.corrected(samples)
+        if not samples:  # nothing was to be corrected
+            return
+        started = time.monotonic()
+        config = replace(self.recipe.config, seed=self.seed * 1000 + len(self.updates))
+        model = attach(self.lab.base, config, self.folder_of(self.policy))
+        try:
+            result = train(
+                self.lab.base, model, samples, config,
+                replay=self.learned[-REPLAYED:], parent_optimizer=self.optimizer,
+                baseline=self.baseline, on_step=lambda step: None, check=lambda: None,
+            )  # fmt: skip
+            seconds = time.monotonic() - started
+            version = self.policy.version + 1
+            folder = self.lab.folder / f"{self.label}-v{version}"
+            save_version(model, folder)
+        finally:
+            detach(self.lab.base, model)
+        self.optimizer = folder.with_suffix(".adam")
+        save_optimizer(result.optimizer, self.optimizer)
+        self.baseline = result.baseline
+        self.learned += [sample for sample in samples if sample.is_hinted]
+        child = Policy(adapter=f"{self.label}-v{version}", version=version, path=str(folder))
+        self.lab.serve(child, instead_of=self.policy)
+        self.policy = child
+        self.updates.append(
+            {
+                "seconds": round(seconds, 1),
+                "steps": result.steps,
+                "stopped": result.stopped,
+                "dropped": sorted(result.dropped.values()),
+                "liked": sum(sample.reward == 1.0 for sample in samples),
+            }
+        )
+
+    def corrected(self, samples: Sequence[Sample]) -> list[Sample]:
+        """For plain SFT: a corrected answer to each disliked reply, of the base under its hint."""
+        wrong = [sample for sample in samples if sample.hint]
+        prompts = [
+            hinted_messages(sample.messages, hint=sample.hint, correction=None) for sample in wrong
+        ]
+        replies = self.lab.ask(prompts, BASE, seed=self.seed * 10_000 + 7000) if prompts else []
+        return [
+            replace(
+                sample,
+                response_ids=reply.response_ids,
+                # Sampled from elsewhere: with its log-probs under the policy as it is, the
+                # surrogate's gradient is that of plain cross-entropy.
+                rollout_logprobs=self.lab.score(sample.prompt_ids, reply.response_ids, self.policy),
+                temperature=1.0,
+                reward=1.0,
+                hint=None,
+            )
+            for sample, reply in zip(wrong, replies, strict=True)
+        ]
+
+    def first(self) -> dict[str, Any]:
+        """Before any rating every recipe but "hinted" is the base model: answered once."""
+        if self.recipe.learns == "hinted":
+            return self.evaluate()
+        key = (self.person.name, self.seed)
+        if key not in self.lab.first_evals:
+            self.lab.first_evals[key] = self.evaluate()
+        return self.lab.first_evals[key]
+
+    def evaluate(self) -> dict[str, Any]:
+        prompts = [asked(question, self.shown()) for question in self.held_out]
+        replies = self.lab.ask(prompts, self.policy, seed=self.seed * 10_000 + 5000)
+        answers = [answer_of(*pair) for pair in zip(self.held_out, replies, strict=True)]
+        kept = [self.person.is_satisfied(answer) for answer in answers]
+        found: dict[str, Any] = {
+            "satisfied": round(statistics.fmean(kept), 3),
+            "nll": round(self.nll(replies), 3),
+            "tokens": round(statistics.fmean(answer.tokens for answer in answers), 1),
+            "passed": [int(each) for each in kept],
+            "example": answers[0].text[:200],
+        }
+        if self.person.recipes:  # does one kind of request leak into the other?
+            for kind in (True, False):
+                part = [k for k, a in zip(kept, answers, strict=True) if a.is_recipe is kind]
+                found["recipes" if kind else "rest"] = round(statistics.fmean(part), 3)
+        return found
+
+    def nll(self, replies: Sequence[Rollout]) -> float:
+        losses: list[float] = []
+        for question, reply in zip(self.held_out, replies, strict=True):
+            prompt = self.lab.base.render(asked(question, [self.person.hint]))
+            pair = (prompt, reply.response_ids)
+            losses += (-response_logprobs(self.lab.base, self.lab.base.model, pair)).tolist()
+        return statistics.fmean(losses)
+
+    def gate(self) -> dict[str, Any] | None:
+        """What the gate would have said about the last version, compared with the base."""
+        if self.policy.is_base:
+            return None
+        config = self.recipe.config
+        model = attach(self.lab.base, config, self.folder_of(self.policy))
+        try:
+            measures = measure(
+                self.lab.base, model, None, (), neutral_prompts(), [self.person.hint], config,
+                lambda: None,
+            )  # fmt: skip
+        finally:
+            detach(self.lab.base, model)
+        values = {m.measure: m.value and round(m.value, 3) for m in measures}
+        limit = next(m.limit for m in measures if m.measure == "drift")
+        return {**values, "drift_limit": limit, "accepted": decide(measures).accepted}
+
+    @staticmethod
+    def folder_of(policy: Policy) -> Path | None:
+        return Path(policy.path) if policy.path else None
+
+
+def three_in_a_row(passes: Sequence[bool]) -> int | None:
+    """Rated turns until three in a row had passed (arXiv 2603.10165 v2); None when never."""
+    for last in range(2, len(passes)):
+        if all(passes[last - 2 : last + 1]):
+            return last + 1
+    return None
