@@ -87,7 +87,8 @@ def run_cells(wanted: Sequence[tuple[str, str, int]], args: argparse.Namespace) 
         base = load_base(stack.config.model_folder, threads=args.threads)
         lab = Lab(build_engine(EngineConfig(url=url, key=key)), base, folder)
         for recipe, person, seed in wanted:
-            cell = Cell(lab, RECIPES[recipe], PEOPLE[person], seed).run(args.turns)
+            one = Cell(lab, RECIPES[recipe], PEOPLE[person], seed)
+            cell = one.run(args.turns, with_gate=not args.quick)
             args.out.parent.mkdir(parents=True, exist_ok=True)
             with args.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(cell, ensure_ascii=False) + "\n")
