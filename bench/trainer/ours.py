@@ -1,6 +1,13 @@
-"""Contestant: `training.trainer.train`, a job of one step. Its whole call is timed."""
+"""Contestant: `training.trainer.train`, a job of one step. Its whole call is timed.
+
+Each update is a job whose parent is the one before: Adam's state goes through a file, as it does
+between versions, and is read within the time taken. So the losses stay the others' throughout.
+"""
 
 from __future__ import annotations
+
+import tempfile
+from pathlib import Path
 
 from bench.trainer.contestant import Desk, Task, task  # first: it sets the threads
 
@@ -10,6 +17,7 @@ from training.adapters import attach
 from training.advantages import Baseline
 from training.base import Base, load_base
 from training.config import TrainConfig
+from training.optimizer import save_optimizer
 from training.trainer import train
 from training.types import StepMetrics
 
@@ -22,21 +30,25 @@ def main() -> None:
     model = attach(base, config, todo.adapter)
     samples = samples_of(todo, base)
     desk.ready()
-    for _ in range(todo.updates):
-        desk.wait()
-        steps: list[StepMetrics] = []
-        with desk.timed():
-            train(
-                base,
-                model,
-                samples,
-                config,
-                baseline=Baseline(),
-                on_step=steps.append,
-                check=lambda: None,
-            )
-        (step,) = steps
-        desk.done(loss=step.loss, grad_norm=step.grad_norm)
+    with tempfile.TemporaryDirectory() as folder:
+        state = Path(folder) / "optimizer.safetensors"
+        for _ in range(todo.updates):
+            desk.wait()
+            steps: list[StepMetrics] = []
+            with desk.timed():
+                result = train(
+                    base,
+                    model,
+                    samples,
+                    config,
+                    parent_optimizer=state if state.exists() else None,
+                    baseline=Baseline(),
+                    on_step=steps.append,
+                    check=lambda: None,
+                )
+            save_optimizer(result.optimizer, state)
+            (step,) = steps
+            desk.done(loss=step.loss, grad_norm=step.grad_norm)
 
 
 def config_of(todo: Task) -> TrainConfig:

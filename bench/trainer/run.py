@@ -7,8 +7,9 @@ Every contestant gets the same batch (eight replies of the base model), starts f
 (rank 8, all linear layers, away from the base) and computes the same loss in fp32 with one thread:
 KTO and APO-zero-unpaired on thumbs, and the reverse KL to the base under a hint. Each is a process
 of its own; they take turns, one update each, so that what else the machine does hits all of them.
-The first update is the warm-up, and its loss and gradient norm must agree with the plain loop's
-before anything is timed. TRL is run as it is by default, with gradient checkpoints, and without.
+The first update is the warm-up. After each the loss and the gradient's norm must agree with the
+plain loop's, which is therefore always there. TRL is run as it is by default, with gradient
+checkpoints, and without.
 
 A case that is run again replaces itself in the results file; the others stay.
 
@@ -43,12 +44,12 @@ from bench.trainer.report import table  # noqa: E402
 TRL_VENV, PINS = HERE / ".venv", HERE / "requirements.txt"
 LOSSES, SHAPES = ("kto", "apo_zero_unpaired", "opd"), ("short", "long")
 LOSS_RTOL, GRADIENT_RTOL = 1e-4, 1e-3
-OURS, PLAIN = "ours", "plain peft loop"
+OURS, PLAIN = "ours", "plain-peft"
 # name: module, environment, variant
 CONTESTANTS = {
     OURS: ("bench.trainer.ours", VENV, ""),
     "TRL": ("bench.trainer.with_trl", TRL_VENV, ""),
-    "TRL, no checkpoints": ("bench.trainer.with_trl", TRL_VENV, "no_checkpoints"),
+    "TRL-no-checkpoints": ("bench.trainer.with_trl", TRL_VENV, "no_checkpoints"),
     PLAIN: ("bench.trainer.plain", VENV, ""),
 }
 Facts = dict[str, Any]
@@ -110,6 +111,9 @@ def main() -> None:
     parser.add_argument("--base", type=Path, default=None, help="folder of the base model")
     parser.add_argument("--losses", nargs="+", choices=LOSSES, default=LOSSES)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=SHAPES)
+    parser.add_argument(
+        "--against", nargs="+", choices=list(CONTESTANTS)[1:], default=list(CONTESTANTS)[1:]
+    )
     parser.add_argument("--rounds", type=int, default=3, help="timed updates of each contestant")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "cpu.json")
     args = parser.parse_args()
@@ -122,7 +126,8 @@ def main() -> None:
         make_batches(base, args.shapes, Path(folder))
         for shape in args.shapes:
             for loss in args.losses:
-                found = case(base, Path(folder), loss, shape, args.rounds)
+                names = [name for name in CONTESTANTS if name in (OURS, PLAIN, *args.against)]
+                found = case(base, Path(folder), loss, shape, args.rounds, names)
                 results["cases"] = [*others(results["cases"], loss, shape), found]
                 args.out.parent.mkdir(parents=True, exist_ok=True)
                 args.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
@@ -164,19 +169,19 @@ def make_batches(base: Path, shapes: Sequence[str], folder: Path) -> None:
     subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
 
 
-def case(base: Path, folder: Path, loss: str, shape: str, rounds: int) -> Facts:
-    """One loss on one batch: all contestants in turns. Raises SystemExit when they disagree."""
+def case(
+    base: Path, folder: Path, loss: str, shape: str, rounds: int, names: Sequence[str]
+) -> Facts:
+    """One loss on one batch: contestants in turns. Raises SystemExit when they disagree."""
     batch = folder / f"{shape}.json"
     arguments = ["--loss", loss, "--base", str(base), "--adapter", str(folder / "adapter")]
     arguments += ["--batch", str(batch), "--updates", str(rounds + 1)]
-    running = [Contestant.started(name, arguments, folder) for name in CONTESTANTS]
+    running = [Contestant.started(name, arguments, folder) for name in names]
     try:
-        for contestant in running:
-            contestant.update()
-        check_agreement({each.name: each.updates[0] for each in running}, f"{loss}, {shape}")
-        for _ in range(rounds):
+        for _ in range(1 + rounds):
             for contestant in running:
                 contestant.update()
+            check_agreement({each.name: each.updates[-1] for each in running}, f"{loss}, {shape}")
     finally:
         for contestant in running:
             contestant.end()
@@ -188,11 +193,11 @@ def case(base: Path, folder: Path, loss: str, shape: str, rounds: int) -> Facts:
     }
 
 
-def check_agreement(first: dict[str, Facts], where: str) -> None:
-    """The first update's loss and gradient against the plain loop's: is it the same computation?"""
-    for name, facts in first.items():
+def check_agreement(updates: dict[str, Facts], where: str) -> None:
+    """An update's loss and gradient against the plain loop's: is it the same computation?"""
+    for name, facts in updates.items():
         for measure, rtol in (("loss", LOSS_RTOL), ("grad_norm", GRADIENT_RTOL)):
-            wanted, found = first[PLAIN][measure], facts[measure]
+            wanted, found = updates[PLAIN][measure], facts[measure]
             if not abs(found - wanted) <= rtol * abs(wanted):
                 raise SystemExit(f"{where}: {measure} of {name} is {found}, not {wanted}")
 
