@@ -32,8 +32,9 @@ from training.adapters import SavedAdapter, attach, check_folder, detach, save_v
 from training.advantages import Baseline
 from training.base import Base, load_base
 from training.config import TrainConfig
+from training.drift import step_back
 from training.errors import NoSignal, TrainingError
-from training.gate import decide, measure, neutral_prompts, warm
+from training.gate import decide, measure, neutral_prompts, warm, way_measure
 from training.optimizer import save_optimizer
 from training.probe import write_probe
 from training.trainer import train
@@ -98,15 +99,18 @@ def _version(job: TrainingJob, check: Callable[[], None]) -> bool:
         result = _train(job, base, model, settings, parent, check)
         clock.took("train")
         jobs.advance(job, state=JobState.GATING, phase=_GATE, timings=clock.seconds)
+        hints = _hints(job)
+        way = step_back(base, model, parent, neutral_prompts(), hints, settings, check)
+        clock.took("step_back")
         version = versions.next_version(job.user)
         path = versions.folder_for(job.user, version, job.attempt)
         saved = _save(base, model, result, path)
         clock.took("save")
         kept_aside = [sample_for(row, job.parent) for row in jobs.held_back_samples(job.user)]
-        hints = _hints(job)
         measures = measure(
             base, model, parent, kept_aside, neutral_prompts(), hints, settings, check
         )
+        measures.append(way_measure(way))
         clock.took("gate")
     finally:
         detach(base, model)

@@ -183,6 +183,24 @@ def round_to_saved(model: PeftModel) -> None:
         tensor.copy_(tensor.to(torch.bfloat16).to(tensor.dtype))
 
 
+@torch.no_grad()
+def move_between(
+    model: PeftModel, start: Path | None, end: dict[str, Tensor], *, share: float
+) -> None:
+    """Set the adapter to start + share (end - start), parameter by parameter.
+
+    `start` None is the base: A as at the end, B = 0.
+    """
+    if start is not None:
+        tensors = load_file(start / WEIGHTS)
+    else:
+        tensors = {n: torch.zeros_like(t) if ".lora_B." in n else t for n, t in end.items()}
+    own = adapter_tensors(model)
+    for name, tensor in own.items():
+        begin = tensors[name].to(tensor.device, tensor.dtype)
+        tensor.copy_(torch.lerp(begin, end[name], share))
+
+
 @contextmanager
 def wearing(model: PeftModel, version: Path | dict[str, Tensor] | None) -> Iterator[None]:
     """Inside, `model` answers as `version`: a folder, a snapshot, or None for the base.

@@ -7,7 +7,6 @@ what a version's replies looked like when it was the candidate: as a parent it c
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import statistics
@@ -16,21 +15,18 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import torch
 from peft import PeftModel
-from torch import Tensor
 
-from rollouts.hints import hinted_messages, joined
-from rollouts.types import Message, Sample
-from training.adapters import adapter_tensors, attach, detach, round_to_saved, wearing
+from rollouts.types import Sample
+from training.adapters import attach, detach, round_to_saved, wearing
 from training.base import Base
 from training.config import TrainConfig
-from training.forward import kl_between, response_hidden, response_logprobs
+from training.drift import asked, drift, drift_limit, weights_sha256
+from training.forward import response_logprobs
 from training.prepare import plain_prompt_ids
 from training.sampling import Reply, sample_replies
 
 PREFERENCE_NEEDS = 2  # liked and disliked replies each
-NEWEST_HINTS = 4  # that a perfect student is taken to follow at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,19 +94,24 @@ def warm(base: Base, neutral: Sequence[str], config: TrainConfig) -> None:
     try:
         with model.disable_adapter():
             _figures(base, model, neutral, config, _nothing, key="base")
-            _drift_of(
-                base,
-                model,
-                neutral,
-                _greedy_pairs(base, model, neutral, config, _nothing),
-                _nothing,
-            )
+            drift(base, model, neutral, config, _nothing)
     finally:
         detach(base, model)
 
 
 def _nothing() -> None:
     """Nobody waits for a warm-up, so nobody cancels it."""
+
+
+def way_measure(share: float) -> Measure:
+    """What `drift.step_back` left of the job's way: told beside the tests, and none itself."""
+    text = "it goes the whole way that training went"
+    if share < 1:
+        text = (
+            f"it goes {share:.0%} of the way that training went: the whole way led too far from"
+            " the base model"
+        )
+    return Measure(measure="way", value=share, limit=None, ok=True, text=text)
 
 
 def decide(measures: Sequence[Measure]) -> GateDecision:
@@ -155,14 +156,14 @@ def _figures(
 ) -> ReplyFigures:
     """Figures of what `model` answers now; kept under `key`, or under the adapter's own weights."""
     settings = (tuple(neutral), config.gate_tokens, config.gate_temperature, config.seed)
-    place = ("figures", key or _weights_sha256(model), settings)
+    place = ("figures", key or weights_sha256(model), settings)
     found = base.cache.get(place)
     if isinstance(found, ReplyFigures):
         return found
     replies = sample_replies(
         base,
         model,
-        [base.render(_asked(prompt)) for prompt in neutral],
+        [base.render(asked(prompt)) for prompt in neutral],
         temperature=config.gate_temperature,
         max_new_tokens=config.gate_tokens,
         seed=config.seed,
@@ -266,11 +267,8 @@ def _drift(
     check: Callable[[], None],
 ) -> Measure:
     """KL(base || version) per token on the base's greedy replies, against the hinted base's own."""
-    pairs = _greedy_pairs(base, model, neutral, config, check)
-    value = _drift_of(base, model, neutral, pairs, check)
-    newest = tuple(dict.fromkeys(hint.strip() for hint in hints if hint.strip()))[:NEWEST_HINTS]
-    own = _hinted_drift(base, model, neutral, newest, config, check) if newest else 0.0
-    limit = own + config.gate_drift_margin
+    value = drift(base, model, neutral, config, check)
+    limit = drift_limit(base, model, neutral, hints, config, check)
     return Measure(
         measure="drift",
         value=value,
@@ -279,101 +277,3 @@ def _drift(
         text=f"on subjects you never rated it differs from the base model by {value:.2f}"
         f" (at most {limit:.2f}, what your wishes explain)",
     )
-
-
-Pairs = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
-
-
-def _greedy_pairs(
-    base: Base,
-    model: PeftModel,
-    neutral: Sequence[str],
-    config: TrainConfig,
-    check: Callable[[], None],
-) -> Pairs:
-    """Neutral prompts with the base's greedy replies; sampled once per base."""
-    place = ("greedy", tuple(neutral), config.gate_tokens)
-    found = base.cache.get(place)
-    if isinstance(found, tuple):
-        return found
-    prompts = [base.render(_asked(prompt)) for prompt in neutral]
-    with model.disable_adapter():
-        replies = sample_replies(
-            base,
-            model,
-            prompts,
-            temperature=0.0,
-            max_new_tokens=config.gate_tokens,
-            seed=0,
-            check=check,
-        )
-    pairs = tuple((prompt, reply.ids) for prompt, reply in zip(prompts, replies, strict=True))
-    base.cache[place] = pairs
-    return pairs
-
-
-def _drift_of(
-    base: Base,
-    model: PeftModel,
-    neutral: Sequence[str],
-    pairs: Pairs,
-    check: Callable[[], None],
-) -> float:
-    """KL(base || what `model` is now), mean over the tokens of `pairs`, nats."""
-    place = ("hidden", tuple(reply for _, reply in pairs))
-    base_NH = base.cache.get(place)
-    if not isinstance(base_NH, Tensor):
-        plain = [base.render(_asked(prompt)) for prompt in neutral]
-        with model.disable_adapter():
-            base_NH = _hidden(base, model, tuple(zip(plain, place[1], strict=True)), check)
-        base.cache[place] = base_NH
-    return float(kl_between(base, base_NH, _hidden(base, model, pairs, check)).mean())
-
-
-def _hinted_drift(
-    base: Base,
-    model: PeftModel,
-    neutral: Sequence[str],
-    hints: tuple[str, ...],
-    config: TrainConfig,
-    check: Callable[[], None],
-) -> float:
-    """What a perfect student of the hints would drift: the base with them in its prompt."""
-    place = ("hinted drift", tuple(neutral), hints, config.gate_tokens)
-    found = base.cache.get(place)
-    if isinstance(found, float):
-        return found
-    hint = joined(hints)
-    replies = [reply for _, reply in _greedy_pairs(base, model, neutral, config, check)]
-    prompts = [
-        base.render(hinted_messages(_asked(prompt), hint=hint, correction=None))
-        for prompt in neutral
-    ]
-    with model.disable_adapter():
-        pairs = tuple(zip(prompts, replies, strict=True))
-        drift = _drift_of(base, model, neutral, pairs, check)
-    base.cache[place] = drift
-    return drift
-
-
-@torch.no_grad()
-def _hidden(base: Base, model: PeftModel, pairs: Pairs, check: Callable[[], None]) -> Tensor:
-    """Hidden states of the replies' tokens, four sequences at a time, in the order of `pairs`."""
-    parts = []
-    for start in range(0, len(pairs), 4):
-        check()
-        parts.append(response_hidden(base, model, pairs[start : start + 4]))
-    return torch.cat(parts)
-
-
-def _weights_sha256(model: PeftModel) -> str:
-    """Of the adapter as it is saved: the same for a candidate and for the parent it becomes."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(adapter_tensors(model).items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().to(torch.bfloat16).view(torch.int16).cpu().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _asked(prompt: str) -> list[Message]:
-    return [Message(role="user", content=prompt)]

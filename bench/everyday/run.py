@@ -36,6 +36,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import httpx
@@ -314,6 +315,9 @@ def main() -> None:
     parser.add_argument(
         "--evals", type=int, nargs="*", default=[0, 8, 16], help="rated turns; the last are added"
     )
+    parser.add_argument(
+        "--at-once", type=int, default=1, help="users; their jobs wait for each other"
+    )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "run.json")
     parser.add_argument("--url", default="", help="of a running clawweb on this machine")
     args = parser.parse_args()
@@ -351,18 +355,24 @@ def run_all(
         results["hinted_base"] = evaluate(reference, held_out, seed=5000, hint=True)
         say(f"hinted base: {brief(results['hinted_base'])}")
         write()
-    for seed in missing:
+    writing = Lock()
+
+    def one(seed: int) -> None:
         user = User(running, f"everyday-{label}-{seed}")
 
-        def note(found: dict[str, Any], seed: int = seed) -> None:
-            results["seeds"][str(seed)] = found
-            results["memory"] = {**results["memory"], **running.peak}
-            write()
+        def note(found: dict[str, Any]) -> None:
+            with writing:
+                results["seeds"][str(seed)] = found
+                results["memory"] = {**results["memory"], **running.peak}
+                write()
 
         try:
             note(run_seed(user, seed, args, note))
         except httpx.HTTPError as exc:  # the next seed may fare better
             say(f"seed {seed} is given up: {type(exc).__name__}: {exc}")
+
+    with ThreadPoolExecutor(args.at_once) as pool:
+        list(pool.map(one, missing))
 
 
 if __name__ == "__main__":

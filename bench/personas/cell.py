@@ -20,6 +20,7 @@ from rollouts.types import BASE, Message, Policy, Rollout, Sample, SamplingParam
 from training.adapters import attach, detach, save_version
 from training.advantages import Baseline
 from training.base import Base
+from training.drift import step_back
 from training.forward import response_logprobs
 from training.gate import decide, measure, neutral_prompts
 from training.optimizer import save_optimizer
@@ -188,8 +189,13 @@ class Cell:
             result = train(
                 self.lab.base, model, samples, config,
                 replay=self.learned[-REPLAYED:], parent_optimizer=self.optimizer,
-                baseline=self.baseline, on_step=lambda step: None, check=lambda: None,
+                baseline=self.baseline, on_step=lambda step: None, check=quiet,
             )  # fmt: skip
+            if self.recipe.steps_back:
+                parent = self.folder_of(self.policy)
+                step_back(
+                    self.lab.base, model, parent, neutral_prompts(), self.hints, config, quiet
+                )
             seconds = time.monotonic() - started
             version = self.policy.version + 1
             folder = self.lab.folder / f"{self.label}-v{version}"
@@ -278,7 +284,7 @@ class Cell:
         try:
             measures = measure(
                 self.lab.base, model, None, (), neutral_prompts(), [self.person.hint], config,
-                lambda: None,
+                quiet,
             )  # fmt: skip
         finally:
             detach(self.lab.base, model)
@@ -289,6 +295,10 @@ class Cell:
     @staticmethod
     def folder_of(policy: Policy) -> Path | None:
         return Path(policy.path) if policy.path else None
+
+
+def quiet() -> None:
+    """The check of a job that nobody cancels."""
 
 
 def three_in_a_row(passes: Sequence[bool]) -> int | None:

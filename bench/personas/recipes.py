@@ -22,17 +22,33 @@ class Recipe:
     config: TrainConfig
     batch: int
     words: bool
+    steps_back: bool  # a version beyond the drift limit is moved back, as the product does
 
 
-def recipe(name: str, *, learns: str = "train", words: bool = True, **fields: Any) -> Recipe:
+def recipe(
+    name: str,
+    *,
+    learns: str = "train",
+    words: bool = True,
+    steps_back: bool = True,
+    **fields: Any,
+) -> Recipe:
     config = TrainConfig(**{"train_seconds": 1e6, **fields})  # its time is measured, not limited
-    return Recipe(name=name, learns=learns, config=config, batch=config.batch_size, words=words)
+    return Recipe(
+        name=name,
+        learns=learns,
+        config=config,
+        batch=config.batch_size,
+        words=words,
+        steps_back=steps_back,
+    )
 
 
 # OpenClaw-RL's defaults (arXiv 2603.10165 and its scripts): raw +-1 as the advantage, no baseline,
 # no anchor, one step per batch of 16 on whole replies. Adapter shape as ours. Its hybrid also pulls
 # replies without a hint toward the base through the distillation; here they train by reward alone.
 UPSTREAM: dict[str, Any] = {
+    "steps_back": False,
     "batch_size": 16,
     "lr": 1e-5,
     "weight_decay": 0.1,

@@ -8,7 +8,7 @@ from typing import Any
 
 HEAD = (
     "| loss, batch | contestant | s per update | response tokens/s | all tokens/s "
-    "| ours is faster by | CPU time | peak MiB (above the model) |\n"
+    "| ours is faster by | in CPU time | peak MiB (above the model) |\n"
     "|---|---|---|---|---|---|---|---|"
 )
 

@@ -1,0 +1,182 @@
+"""How far a version has moved from the base on subjects that nobody rated, and the way back.
+
+Drift is KL(base || version) per token on the base's greedy replies to the neutral prompts. A user's
+wishes explain some of it: the limit is what the base itself drifts with all of them in its prompt,
+and a margin. What is measured is kept in `Base.cache`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+from torch import Tensor
+
+from rollouts.hints import hinted_messages, joined
+from rollouts.types import Message
+from training.adapters import adapter_tensors, move_between, round_to_saved, snapshot
+from training.base import Base
+from training.config import TrainConfig
+from training.forward import kl_between, response_hidden
+from training.sampling import sample_replies
+
+NEWEST_HINTS = 4  # that a perfect student is taken to follow at once
+STEPS_BACK = (1.0, 0.85, 0.7, 0.55, 0.4)  # shares of a job's way that are tried
+
+Pairs = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+
+def drift(
+    base: Base,
+    model: PeftModel,
+    neutral: Sequence[str],
+    config: TrainConfig,
+    check: Callable[[], None],
+) -> float:
+    """KL(base || what `model` is now) in nats per token."""
+    place = ("drift", weights_sha256(model), tuple(neutral), config.gate_tokens)
+    found = base.cache.get(place)
+    if isinstance(found, float):
+        return found
+    pairs = _greedy_pairs(base, model, neutral, config, check)
+    value = _drift_of(base, model, neutral, pairs, check)
+    base.cache[place] = value
+    return value
+
+
+def drift_limit(
+    base: Base,
+    model: PeftModel,
+    neutral: Sequence[str],
+    hints: Sequence[str],
+    config: TrainConfig,
+    check: Callable[[], None],
+) -> float:
+    """The hinted base's own drift under the newest hints, and the margin."""
+    newest = tuple(dict.fromkeys(hint.strip() for hint in hints if hint.strip()))[:NEWEST_HINTS]
+    own = _hinted_drift(base, model, neutral, newest, config, check) if newest else 0.0
+    return own + config.gate_drift_margin
+
+
+def step_back(
+    base: Base,
+    model: PeftModel,
+    parent: Path | None,
+    neutral: Sequence[str],
+    hints: Sequence[str],
+    config: TrainConfig,
+    check: Callable[[], None],
+) -> float:
+    """Move `model` back toward its parent until its drift is within the limit.
+
+    Returns the share of the job's way that is left: 1 when nothing was moved, the smallest of
+    STEPS_BACK when even that drifts too far (the gate will say so). A backtracking line search
+    (Armijo 1966; with a KL limit as in TRPO, arXiv 1502.05477, appendix C) over the adapter's
+    own parameters.
+    """
+    limit = drift_limit(base, model, neutral, hints, config, check)
+    child = snapshot(model)
+    for share in STEPS_BACK:
+        move_between(model, parent, child, share=share)
+        round_to_saved(model)
+        if drift(base, model, neutral, config, check) <= limit:
+            break
+    return share
+
+
+def asked(prompt: str) -> list[Message]:
+    return [Message(role="user", content=prompt)]
+
+
+def _greedy_pairs(
+    base: Base,
+    model: PeftModel,
+    neutral: Sequence[str],
+    config: TrainConfig,
+    check: Callable[[], None],
+) -> Pairs:
+    """Neutral prompts with the base's greedy replies; sampled once per base."""
+    place = ("greedy", tuple(neutral), config.gate_tokens)
+    found = base.cache.get(place)
+    if isinstance(found, tuple):
+        return found
+    prompts = [base.render(asked(prompt)) for prompt in neutral]
+    with model.disable_adapter():
+        replies = sample_replies(
+            base,
+            model,
+            prompts,
+            temperature=0.0,
+            max_new_tokens=config.gate_tokens,
+            seed=0,
+            check=check,
+        )
+    pairs = tuple((prompt, reply.ids) for prompt, reply in zip(prompts, replies, strict=True))
+    base.cache[place] = pairs
+    return pairs
+
+
+def _drift_of(
+    base: Base,
+    model: PeftModel,
+    neutral: Sequence[str],
+    pairs: Pairs,
+    check: Callable[[], None],
+) -> float:
+    """KL(base || what `model` is now), mean over the tokens of `pairs`, nats."""
+    place = ("hidden", tuple(reply for _, reply in pairs))
+    base_NH = base.cache.get(place)
+    if not isinstance(base_NH, Tensor):
+        plain = [base.render(asked(prompt)) for prompt in neutral]
+        with model.disable_adapter():
+            base_NH = _hidden(base, model, tuple(zip(plain, place[1], strict=True)), check)
+        base.cache[place] = base_NH
+    return float(kl_between(base, base_NH, _hidden(base, model, pairs, check)).mean())
+
+
+def _hinted_drift(
+    base: Base,
+    model: PeftModel,
+    neutral: Sequence[str],
+    hints: tuple[str, ...],
+    config: TrainConfig,
+    check: Callable[[], None],
+) -> float:
+    """What a perfect student of the hints would drift: the base with them in its prompt."""
+    place = ("hinted drift", tuple(neutral), hints, config.gate_tokens)
+    found = base.cache.get(place)
+    if isinstance(found, float):
+        return found
+    hint = joined(hints)
+    replies = [reply for _, reply in _greedy_pairs(base, model, neutral, config, check)]
+    prompts = [
+        base.render(hinted_messages(asked(prompt), hint=hint, correction=None))
+        for prompt in neutral
+    ]
+    with model.disable_adapter():
+        pairs = tuple(zip(prompts, replies, strict=True))
+        drift = _drift_of(base, model, neutral, pairs, check)
+    base.cache[place] = drift
+    return drift
+
+
+@torch.no_grad()
+def _hidden(base: Base, model: PeftModel, pairs: Pairs, check: Callable[[], None]) -> Tensor:
+    """Hidden states of the replies' tokens, four sequences at a time, in the order of `pairs`."""
+    parts = []
+    for start in range(0, len(pairs), 4):
+        check()
+        parts.append(response_hidden(base, model, pairs[start : start + 4]))
+    return torch.cat(parts)
+
+
+def weights_sha256(model: PeftModel) -> str:
+    """Of the adapter as it is saved: the same for a candidate and for the parent it becomes."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(adapter_tensors(model).items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().to(torch.bfloat16).view(torch.int16).cpu().numpy().tobytes())
+    return digest.hexdigest()
