@@ -82,12 +82,12 @@ def group_backward(
     base: Base,
     model: PeftModel,
     group: Sequence[Item],
-    teacher_NH: Tensor,
+    teacher_NH: Tensor | None,
     *,
     config: TrainConfig,
     counts: Counts,
 ) -> StepSums:
-    """Add a micro-batch's gradient to the adapter's."""
+    """Add a micro-batch's gradient to the adapter's; without a teacher for `is_kto`."""
     rows = _tokens(group, base.device)
     kl = 0.0
 
@@ -95,6 +95,8 @@ def group_backward(
         nonlocal kl
         part = rows.part(chunk)
         policy_logits_NV = logits(base, hidden_NH)
+        if teacher_NH is None:
+            return _by_tokens(policy_logits_NV, None, part, config, counts)
         with torch.no_grad():
             teacher_logits_NV = logits(base, teacher_NH[chunk])
         distilled = _distilled(policy_logits_NV, teacher_logits_NV, part, config, counts)
@@ -121,8 +123,8 @@ def _distilled(
     config: TrainConfig,
     counts: Counts,
 ) -> Tensor:
-    """The distillation that looks at the vocabulary; 0 when it is done through the tokens."""
-    if config.distils_tokens:
+    """The distillation that looks at the vocabulary; 0 without hints, or through the tokens."""
+    if config.distils_tokens or not bool(part.hinted_N.any()):
         return policy_logits_NV.new_zeros(())
     if config.estimator == "topk":
         return topk_distillation_loss(
@@ -147,7 +149,7 @@ def _distilled(
 
 def _by_tokens(
     policy_logits_NV: Tensor,
-    teacher_logits_NV: Tensor,
+    teacher_logits_NV: Tensor | None,
     part: _Tokens,
     config: TrainConfig,
     counts: Counts,
@@ -156,22 +158,41 @@ def _by_tokens(
 
     Where hints teach through the sampled words, A_t = w_r A + w_d (log q - log pi) is their sum.
     """
+    advantages_N = config.reward_weight * part.advantages_N
+    if teacher_logits_NV is None:
+        return _surrogate(policy_logits_NV, advantages_N, part.rewarded_N, part, config, counts)
     policy_N = token_logprobs(policy_logits_NV, part.targets_N)
     with torch.no_grad():
         teacher_N = token_logprobs(teacher_logits_NV, part.targets_N)
-    advantages_N = config.reward_weight * part.advantages_N
     mask_N = part.rewarded_N
     if config.distils_tokens:
         gap_N = config.distill_weight * distillation_advantages(teacher_N, policy_N)
         advantages_N = torch.where(part.rewarded_N, advantages_N, 0.0)  # no vote, no such term
         advantages_N = advantages_N + torch.where(part.hinted_N, gap_N, 0.0)
         mask_N = mask_N | part.hinted_N
-    # Each reply trains in one optimizer step, unless it says what the proximal policy gave it.
-    scaled_N = token_logprobs(policy_logits_NV, part.targets_N, temperature=part.temperature_N)
-    own_N = scaled_N.detach()
+    surrogate = _surrogate(policy_logits_NV, advantages_N, mask_N, part, config, counts)
+    anchored_N = part.rewarded_N & ~part.hinted_N
+    anchored = anchor_loss(policy_N, teacher_N, anchored_N, tokens=counts.anchored)
+    return surrogate + config.anchor_weight * anchored
+
+
+def _surrogate(
+    policy_logits_NV: Tensor,
+    advantages_N: Tensor,
+    mask_N: Tensor,
+    part: _Tokens,
+    config: TrainConfig,
+    counts: Counts,
+) -> Tensor:
+    """L_clip at the temperature of sampling.
+
+    Each reply trains in one optimizer step, unless it says what the proximal policy gave it.
+    """
+    policy_N = token_logprobs(policy_logits_NV, part.targets_N, temperature=part.temperature_N)
+    own_N = policy_N.detach()
     proximal_N = torch.where(part.proximal_logprobs_N.isnan(), own_N, part.proximal_logprobs_N)
-    surrogate = clipped_policy_loss(
-        scaled_N,
+    return clipped_policy_loss(
+        policy_N,
         proximal_N,
         torch.where(part.fresh_N, proximal_N, part.rollout_logprobs_N),
         advantages_N,
@@ -181,11 +202,6 @@ def _by_tokens(
         importance_cap=config.importance_cap,
         tokens=counts.rewarded,
     )
-    if config.is_kto:
-        return surrogate
-    anchored_N = part.rewarded_N & ~part.hinted_N
-    anchored = anchor_loss(policy_N, teacher_N, anchored_N, tokens=counts.anchored)
-    return surrogate + config.anchor_weight * anchored
 
 
 def _tokens(group: Sequence[Item], device: str) -> _Tokens:

@@ -225,7 +225,8 @@ def _step(run: _Run, items: Sequence[Item], *, phase: str, began: float) -> floa
     sums = StepSums()
     for group in micro_batches(items, max_tokens=run.config.micro_batch_tokens):
         run.check()
-        teacher_NH = _teacher_hidden(run, group)
+        # KTO compares with the base by itself: nothing is distilled, nothing anchored.
+        teacher_NH = None if run.config.is_kto else _teacher_hidden(run, group)
         sums += group_backward(
             run.base, run.model, group, teacher_NH, config=run.config, counts=counts
         )
