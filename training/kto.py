@@ -1,7 +1,8 @@
-"""KTO: whole replies against the base, as one advantage per reply.
+"""KTO: whole replies against the base, one micro-batch at a time.
 
-A reply's loss depends on its summed log-ratio r alone, so its gradient is dL/dr times that of its
-log-probs: a policy gradient whose advantage is -dL/dr. Micro-batches stay as they are.
+A reply's loss depends on its summed log-ratio r alone, and on numbers that are known before: how
+many were liked, and z. So its gradient is dL/dr times that of its log-probs, and one pass gives
+both: each position's gradient is taken before r is known, and weighed afterwards.
 """
 
 from __future__ import annotations
@@ -23,37 +24,42 @@ from training.logprobs import token_logprobs
 from training.losses import kto_loss
 
 
-def with_kto_advantages(
+def kto_backward(
     base: Base,
     model: PeftModel,
     items: Sequence[Item],
     config: TrainConfig,
     check: Callable[[], None],
-) -> tuple[list[Item], float]:
-    """The step's items with the advantages that make its gradient KTO's, and KTO's loss."""
-    others = mismatched(items) if config.method == "kto" and len(items) > 1 else []
-    tokens_at_once = config.micro_batch_tokens
-    all_B = _log_ratios(base, model, [*items, *others], check, max_tokens=tokens_at_once)
-    ratios_B = all_B[: len(items)].requires_grad_()
-    reference = max(0.0, float(all_B[len(items) :].mean())) if others else 0.0
-    is_liked_B = torch.tensor([(item.reward or 0.0) > 0 for item in items], device=base.device)
-    liked = int(is_liked_B.sum())
+) -> float:
+    """Add the step's gradient to the adapter's, and return KTO's loss."""
+    is_fresh = _answers_as_base(model)
+    reference = 0.0
+    if config.method == "kto" and len(items) > 1 and not is_fresh:
+        reference = _reference(base, model, items, config, check)
+    liked = sum(_is_liked(item) for item in items)
     liked_weight, disliked_weight = kto_weights(liked, len(items) - liked)
-    loss = kto_loss(
-        ratios_B,
-        is_liked_B,
-        reference=reference,
-        beta=config.kto_beta,
-        liked_weight=liked_weight,
-        disliked_weight=disliked_weight,
-    )
-    (slope_B,) = torch.autograd.grad(loss, ratios_B)
-    tokens = sum(len(item.response_ids) for item in items)  # what the surrogate divides by
-    advantages = (-slope_B * tokens).tolist()
-    pairs = zip(items, advantages, strict=True)
-    # Log-probs as they are: at T = 1, and no ratio to those of sampling.
-    weighed = [replace(item, advantage=a, is_fresh=True, temperature=1.0) for item, a in pairs]
-    return weighed, float(loss.detach())
+    total = 0.0
+    for group in micro_batches(items, max_tokens=config.micro_batch_tokens):
+        check()
+        hidden_NH = response_hidden(base, model, _pairs(group))
+        policy_N, slope_NH = _logprobs_and_slopes(base, hidden_NH, _targets(base, group))
+        base_N = policy_N if is_fresh else _base_logprobs(base, model, group)
+        ratio_B = _sums(policy_N - base_N, group).requires_grad_()
+        loss = kto_loss(
+            ratio_B,
+            torch.tensor([_is_liked(item) for item in group], device=base.device),
+            reference=reference,
+            beta=config.kto_beta,
+            liked_weight=liked_weight,
+            disliked_weight=disliked_weight,
+        )
+        loss = loss * len(group) / len(items)  # it is the group's mean
+        (weight_B,) = torch.autograd.grad(loss, ratio_B)
+        lengths_B = torch.tensor([len(i.response_ids) for i in group], device=base.device)
+        weight_N1 = weight_B.repeat_interleave(lengths_B).unsqueeze(-1)
+        hidden_NH.backward(weight_N1 * slope_NH)  # type: ignore[no-untyped-call]
+        total += float(loss.detach())
+    return total
 
 
 def mismatched(items: Sequence[Item]) -> list[Item]:
@@ -66,27 +72,20 @@ def mismatched(items: Sequence[Item]) -> list[Item]:
 
 
 @torch.no_grad()
-def _log_ratios(
+def _reference(
     base: Base,
     model: PeftModel,
     items: Sequence[Item],
+    config: TrainConfig,
     check: Callable[[], None],
-    *,
-    max_tokens: int,
-) -> Tensor:
-    """sum_t log pi(y_t) - log pi_0(y_t) of each item's reply, (B,) nats."""
-    if _answers_as_base(model):
-        return torch.zeros(len(items), device=base.device)
-    ratios: dict[Item, Tensor] = {}
-    for group in micro_batches(items, max_tokens=max_tokens):
+) -> float:
+    """z = max(0, mean r of the mismatched replies)."""
+    ratios: list[Tensor] = []
+    for group in micro_batches(mismatched(items), max_tokens=config.micro_batch_tokens):
         check()
-        policy_N = _reply_logprobs(base, model, group)
-        with model.disable_adapter():
-            ratio_N = policy_N - _reply_logprobs(base, model, group)
-        lengths = [len(item.response_ids) for item in group]
-        sums = [ratio_T.sum() for ratio_T in torch.split(ratio_N, lengths)]
-        ratios.update(zip(group, sums, strict=True))
-    return torch.stack([ratios[item] for item in items])
+        policy_N = _logprobs(base, response_hidden(base, model, _pairs(group)), group)
+        ratios.append(_sums(policy_N - _base_logprobs(base, model, group), group))
+    return max(0.0, float(torch.cat(ratios).mean()))
 
 
 def _answers_as_base(model: PeftModel) -> bool:
@@ -95,12 +94,48 @@ def _answers_as_base(model: PeftModel) -> bool:
     return not any(bool(tensor.any()) for name, tensor in tensors if ".lora_B." in name)
 
 
-def _reply_logprobs(base: Base, model: PeftModel, group: Sequence[Item]) -> Tensor:
-    """log pi(y_t | x, y_<t) of the group's replies, row by row, (N,) nats."""
-    hidden_NH = response_hidden(base, model, [(i.prompt_ids, i.response_ids) for i in group])
-    targets_N = torch.tensor([t for i in group for t in i.response_ids], device=base.device)
+def _logprobs_and_slopes(base: Base, hidden_NH: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
+    """log pi(y_t), (N,), and its gradient by the hidden state it was read from, (N, H)."""
+    leaf_NH = hidden_NH.detach().requires_grad_()
+    parts: list[Tensor] = []
+    for start in range(0, len(leaf_NH), CHUNK):
+        chunk = slice(start, start + CHUNK)
+        part_N = token_logprobs(logits(base, leaf_NH[chunk]), targets_N[chunk])
+        part_N.sum().backward()  # type: ignore[no-untyped-call]
+        parts.append(part_N.detach())
+    assert leaf_NH.grad is not None
+    return torch.cat(parts), leaf_NH.grad
+
+
+@torch.no_grad()
+def _base_logprobs(base: Base, model: PeftModel, group: Sequence[Item]) -> Tensor:
+    with model.disable_adapter():
+        return _logprobs(base, response_hidden(base, model, _pairs(group)), group)
+
+
+def _logprobs(base: Base, hidden_NH: Tensor, group: Sequence[Item]) -> Tensor:
+    """log pi(y_t) of the group's replies, row by row, (N,) nats."""
+    targets_N = _targets(base, group)
     parts = [
         token_logprobs(logits(base, hidden_NH[at : at + CHUNK]), targets_N[at : at + CHUNK])
         for at in range(0, len(hidden_NH), CHUNK)
     ]
     return torch.cat(parts)
+
+
+def _sums(values_N: Tensor, group: Sequence[Item]) -> Tensor:
+    """The sum over each reply's tokens, (B,)."""
+    parts = torch.split(values_N, [len(item.response_ids) for item in group])
+    return torch.stack([part_T.sum() for part_T in parts])
+
+
+def _targets(base: Base, group: Sequence[Item]) -> Tensor:
+    return torch.tensor([t for item in group for t in item.response_ids], device=base.device)
+
+
+def _pairs(group: Sequence[Item]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    return [(item.prompt_ids, item.response_ids) for item in group]
+
+
+def _is_liked(item: Item) -> bool:
+    return (item.reward or 0.0) > 0

@@ -82,12 +82,12 @@ def group_backward(
     base: Base,
     model: PeftModel,
     group: Sequence[Item],
-    teacher_NH: Tensor | None,
+    teacher_NH: Tensor,
     *,
     config: TrainConfig,
     counts: Counts,
 ) -> StepSums:
-    """Add a micro-batch's gradient to the adapter's; without a teacher for `is_kto`."""
+    """Add a micro-batch's gradient to the adapter's."""
     rows = _tokens(group, base.device)
     kl = 0.0
 
@@ -95,8 +95,6 @@ def group_backward(
         nonlocal kl
         part = rows.part(chunk)
         policy_logits_NV = logits(base, hidden_NH)
-        if teacher_NH is None:
-            return _by_tokens(policy_logits_NV, None, part, config, counts)
         with torch.no_grad():
             teacher_logits_NV = logits(base, teacher_NH[chunk])
         distilled = _distilled(policy_logits_NV, teacher_logits_NV, part, config, counts)
@@ -149,7 +147,7 @@ def _distilled(
 
 def _by_tokens(
     policy_logits_NV: Tensor,
-    teacher_logits_NV: Tensor | None,
+    teacher_logits_NV: Tensor,
     part: _Tokens,
     config: TrainConfig,
     counts: Counts,
@@ -159,8 +157,6 @@ def _by_tokens(
     Where hints teach through the sampled words, A_t = w_r A + w_d (log q - log pi) is their sum.
     """
     advantages_N = config.reward_weight * part.advantages_N
-    if teacher_logits_NV is None:
-        return _surrogate(policy_logits_NV, advantages_N, part.rewarded_N, part, config, counts)
     policy_N = token_logprobs(policy_logits_NV, part.targets_N)
     with torch.no_grad():
         teacher_N = token_logprobs(teacher_logits_NV, part.targets_N)

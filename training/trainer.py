@@ -22,7 +22,7 @@ from training.candidates import with_chosen_hint
 from training.config import TrainConfig
 from training.errors import Diverged, NoSignal
 from training.forward import boosted, kl_between, response_hidden, response_logprobs
-from training.kto import with_kto_advantages
+from training.kto import kto_backward
 from training.optimizer import load_optimizer, make_optimizer
 from training.prepare import HINT_NO_EFFECT, prepare
 from training.sampling import sample_replies
@@ -218,18 +218,10 @@ def _window(items: Sequence[Item], turn: int, size: int) -> list[Item]:
 def _step(run: _Run, items: Sequence[Item], *, phase: str, began: float) -> float | None:
     """One optimizer step. Returns the mean KL under the hints before it, None without hints."""
     tokens = sum(len(item.response_ids) for item in items)
-    kto = None
     if run.config.is_kto:
-        items, kto = with_kto_advantages(run.base, run.model, items, run.config, run.check)
-    counts = counts_of(items, run.config)
-    sums = StepSums()
-    for group in micro_batches(items, max_tokens=run.config.micro_batch_tokens):
-        run.check()
-        # KTO compares with the base by itself: nothing is distilled, nothing anchored.
-        teacher_NH = None if run.config.is_kto else _teacher_hidden(run, group)
-        sums += group_backward(
-            run.base, run.model, group, teacher_NH, config=run.config, counts=counts
-        )
+        sums = StepSums(loss=kto_backward(run.base, run.model, items, run.config, run.check))
+    else:
+        sums = _backward(run, items)
     grad_norm = float(torch.nn.utils.clip_grad_norm_(run.parameters, run.config.grad_clip))
     if not math.isfinite(grad_norm) or not math.isfinite(sums.loss):
         run.optimizer.zero_grad()
@@ -253,7 +245,7 @@ def _step(run: _Run, items: Sequence[Item], *, phase: str, began: float) -> floa
             step=run.step,
             steps=run.steps,
             phase=phase,
-            loss=sums.loss if kto is None else kto,
+            loss=sums.loss,
             reward=sum(rewards) / len(rewards) if rewards else None,
             kl=kl,
             grad_norm=grad_norm,
@@ -262,6 +254,19 @@ def _step(run: _Run, items: Sequence[Item], *, phase: str, began: float) -> floa
         )
     )
     return kl
+
+
+def _backward(run: _Run, items: Sequence[Item]) -> StepSums:
+    """The step's gradient, a micro-batch at a time."""
+    counts = counts_of(items, run.config)
+    sums = StepSums()
+    for group in micro_batches(items, max_tokens=run.config.micro_batch_tokens):
+        run.check()
+        teacher_NH = _teacher_hidden(run, group)
+        sums += group_backward(
+            run.base, run.model, group, teacher_NH, config=run.config, counts=counts
+        )
+    return sums
 
 
 def step_share(

@@ -21,7 +21,7 @@ from training.candidates import overlap, with_chosen_hint
 from training.config import METHODS, TrainConfig
 from training.errors import NoSignal
 from training.forward import response_logprobs
-from training.kto import mismatched, with_kto_advantages
+from training.kto import kto_backward, mismatched
 from training.logprobs import reverse_kl, token_logprobs
 from training.losses import distillation_loss, kto_loss, topk_distillation_loss
 from training.prepare import NO_LOGPROBS
@@ -174,39 +174,39 @@ def test_the_steps_gradient_is_that_of_ktos_loss(
     )
     wanted_loss.backward()  # type: ignore[no-untyped-call]
     wanted = taken_gradients(model)
-    weighed, loss = with_kto_advantages(base, model, items, settings, nothing)
+    loss = kto_backward(base, model, items, settings, nothing)
     assert loss == pytest.approx(float(wanted_loss.detach()), rel=1e-5)
-    same(gradients(base, model, weighed, settings), wanted)
+    same(taken_gradients(model), wanted)
 
 
 @pytest.mark.parametrize("method", ["kto", "apo_zero_unpaired"])
-def test_ktos_log_ratios_are_taken_a_micro_batch_at_a_time(
+def test_ktos_gradient_does_not_depend_on_how_the_step_is_cut(
     base: Base, model: PeftModel, config: TrainConfig, method: str
 ) -> None:
     walk_away(model)
     settings = with_method(config, method, micro_batch_tokens=150)
     items = items_of(base, samples(base, 6), settings)
-    (one, *_), _ = with_kto_advantages(base, model, items, settings, nothing)
     with sizes_of_passes(base) as sizes:
-        with_kto_advantages(base, model, items, settings, nothing)
+        kto_backward(base, model, items, settings, nothing)
     assert max(rows for rows, _ in sizes) > 1
     assert max(rows * width for rows, width in sizes) <= 150
-    alone = dataclasses.replace(settings, micro_batch_tokens=1)
-    (other, *_), _ = with_kto_advantages(base, model, items, alone, nothing)
-    assert one.advantage == pytest.approx(other.advantage, rel=1e-4)
+    found = taken_gradients(model)
+    kto_backward(base, model, items, with_method(settings, method, micro_batch_tokens=1), nothing)
+    same(found, taken_gradients(model))
 
 
 def test_a_fresh_adapter_is_not_asked_how_it_differs_from_the_base(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
-    settings = with_method(config, "kto")
+    settings = with_method(config, "kto", micro_batch_tokens=1)
     items = items_of(base, samples(base, 4), settings)
     with sizes_of_passes(base) as sizes:
-        _, loss = with_kto_advantages(base, model, items, settings, nothing)
-    assert sizes == []
-    assert loss == 0.5
+        assert kto_backward(base, model, items, settings, nothing) == 0.5
+    assert len(sizes) == 4  # one each, for the gradient
+    found = taken_gradients(model)
     walk_away(model, far=1e-9)  # asked, it says the same
-    assert with_kto_advantages(base, model, items, settings, nothing)[1] == pytest.approx(0.5)
+    assert kto_backward(base, model, items, settings, nothing) == pytest.approx(0.5)
+    same(found, taken_gradients(model))
 
 
 def test_kto_weighs_both_kinds_of_thumbs_the_same() -> None:

@@ -48,9 +48,7 @@ def gradients(base: Base, model: PeftModel, items: list[Item], config: TrainConf
         teacher = response_hidden(
             base, model, [(i.teacher_prompt_ids, i.response_ids) for i in items]
         )
-    counts = counts_of(items, config)
-    given = None if config.is_kto else teacher
-    group_backward(base, model, items, given, config=config, counts=counts)
+    group_backward(base, model, items, teacher, config=config, counts=counts_of(items, config))
     found = [t.grad for t in adapter_tensors(model).values() if t.grad is not None]
     model.zero_grad()
     return found
