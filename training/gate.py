@@ -21,7 +21,7 @@ from rollouts.types import Sample
 from training.adapters import attach, detach, round_to_saved, wearing
 from training.base import Base
 from training.config import TrainConfig
-from training.drift import asked, drift, drift_limit, weights_sha256
+from training.drift import STEPS_BACK, asked, drift, drift_limit, weights_sha256
 from training.forward import response_logprobs
 from training.prepare import plain_prompt_ids
 from training.sampling import Reply, sample_replies
@@ -111,7 +111,7 @@ def way_measure(share: float) -> Measure:
             f"it goes {share:.0%} of the way that training went: the whole way led too far from"
             " the base model"
         )
-    return Measure(measure="way", value=share, limit=None, ok=True, text=text)
+    return Measure(measure="way", value=share, limit=STEPS_BACK[-1], ok=True, text=text)
 
 
 def decide(measures: Sequence[Measure]) -> GateDecision:

@@ -166,7 +166,7 @@ def test_one_version_with_its_gate_results(lesson: Lesson) -> None:
     versions = [row for row in lesson.person.adapters() if row["version"] == 1]
     assert [row["name"] for row in versions] == [lesson.adapter]
     gate = {row["measure"]: row for row in versions[0]["gate"]}
-    assert {"preference", "drift", "empty", "cut_off", "repetition"} <= set(gate)
+    assert {"preference", "drift", "empty", "cut_off", "repetition", "way"} <= set(gate)
     assert gate["preference"]["ok"] is None  # nothing was held back yet
     for row in gate.values():
         if row["ok"] is not None:

@@ -91,4 +91,5 @@ def test_the_way_back_leads_to_the_parent(
 def test_the_way_is_told_and_tests_nothing(share: float, words: str) -> None:
     found = way_measure(share)
     assert words in found.text
+    assert (found.value, found.limit) == (share, STEPS_BACK[-1])
     assert decide([found]).accepted
