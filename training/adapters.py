@@ -185,20 +185,18 @@ def round_to_saved(model: PeftModel) -> None:
 
 @torch.no_grad()
 def move_between(
-    model: PeftModel, start: Path | None, end: dict[str, Tensor], *, share: float
+    model: PeftModel, start: dict[str, Tensor], end: dict[str, Tensor], *, share: float
 ) -> None:
-    """Set the adapter to start + share (end - start), parameter by parameter.
+    """Set the adapter to start + share (end - start), parameter by parameter."""
+    for name, tensor in adapter_tensors(model).items():
+        tensor.copy_(torch.lerp(start[name].to(tensor.device, tensor.dtype), end[name], share))
 
-    `start` None is the base: A as at the end, B = 0.
-    """
-    if start is not None:
-        tensors = load_file(start / WEIGHTS)
-    else:
-        tensors = {n: torch.zeros_like(t) if ".lora_B." in n else t for n, t in end.items()}
-    own = adapter_tensors(model)
-    for name, tensor in own.items():
-        begin = tensors[name].to(tensor.device, tensor.dtype)
-        tensor.copy_(torch.lerp(begin, end[name], share))
+
+def start_of(parent: Path | None, end: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Where a job that ended at `end` began: its parent, or the base (A as at the end, B = 0)."""
+    if parent is not None:
+        return load_file(parent / WEIGHTS)
+    return {n: torch.zeros_like(t) if ".lora_B." in n else t for n, t in end.items()}
 
 
 @contextmanager

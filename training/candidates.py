@@ -12,7 +12,7 @@ from torch import Tensor
 from training.base import Base
 from training.batching import Item
 from training.config import TrainConfig
-from training.forward import CHUNK, logits, response_hidden
+from training.forward import over_logits, response_hidden
 
 
 def overlap(student_ids_TK: Tensor, teacher_ids_TK: Tensor) -> int:
@@ -41,8 +41,4 @@ def with_chosen_hint(base: Base, model: PeftModel, item: Item, config: TrainConf
 
 def _topk(base: Base, model: PeftModel, prompt: tuple[int, ...], item: Item, k: int) -> Tensor:
     hidden_TH = response_hidden(base, model, [(prompt, item.response_ids)])
-    parts = [
-        logits(base, hidden_TH[start : start + CHUNK]).topk(k, dim=-1).indices
-        for start in range(0, len(hidden_TH), CHUNK)
-    ]
-    return torch.cat(parts)
+    return over_logits(base, hidden_TH, lambda part_TV, _: part_TV.topk(k, dim=-1).indices)

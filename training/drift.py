@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rollouts.hints import hinted_messages, joined
 from rollouts.types import Message
-from training.adapters import adapter_tensors, move_between, round_to_saved, snapshot
+from training.adapters import adapter_tensors, move_between, round_to_saved, snapshot, start_of
 from training.base import Base
 from training.config import TrainConfig
 from training.forward import kl_between, response_hidden
@@ -79,8 +79,9 @@ def step_back(
     """
     limit = drift_limit(base, model, neutral, hints, config, check)
     child = snapshot(model)
+    start = start_of(parent, child)
     for share in STEPS_BACK:
-        move_between(model, parent, child, share=share)
+        move_between(model, start, child, share=share)
         round_to_saved(model)
         if drift(base, model, neutral, config, check) <= limit:
             break

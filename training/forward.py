@@ -72,16 +72,30 @@ def backward_in_chunks(hidden_NH: Tensor, loss_of: Callable[[Tensor, slice], Ten
 
 
 @torch.no_grad()
+def over_logits(base: Base, hidden_NH: Tensor, of: Callable[[Tensor, slice], Tensor]) -> Tensor:
+    """`of(logits of a chunk, its slice)`, one chunk after the other, joined; no gradient."""
+    chunks = [slice(start, start + CHUNK) for start in range(0, len(hidden_NH), CHUNK)]
+    return torch.cat([of(logits(base, hidden_NH[chunk]), chunk) for chunk in chunks])
+
+
 def kl_between(base: Base, first_NH: Tensor, second_NH: Tensor) -> Tensor:
     """KL(first || second) at each position from hidden states, (N,) nats, in chunks."""
-    parts = [
-        reverse_kl(
-            logits(base, first_NH[start : start + CHUNK]),
-            logits(base, second_NH[start : start + CHUNK]),
-        )
-        for start in range(0, len(first_NH), CHUNK)
-    ]
-    return torch.cat(parts)
+
+    def kl(first_logits_NV: Tensor, chunk: slice) -> Tensor:
+        return reverse_kl(first_logits_NV, logits(base, second_NH[chunk]))
+
+    return over_logits(base, first_NH, kl)
+
+
+def logprobs_of(
+    base: Base, hidden_NH: Tensor, targets_N: Tensor, *, temperature: float = 1.0
+) -> Tensor:
+    """log pi(y_t) of the words that were said, from hidden states, (N,) nats, in chunks."""
+    return over_logits(
+        base,
+        hidden_NH,
+        lambda part_NV, chunk: token_logprobs(part_NV, targets_N[chunk], temperature=temperature),
+    )
 
 
 @torch.no_grad()
@@ -91,12 +105,4 @@ def response_logprobs(
     """log pi(y_t | x, y_<t) of one reply's own tokens, (T,) nats."""
     hidden_TH = response_hidden(base, model, [pair])
     targets_T = torch.tensor(list(pair[1]), device=hidden_TH.device)
-    parts = [
-        token_logprobs(
-            logits(base, hidden_TH[start : start + CHUNK]),
-            targets_T[start : start + CHUNK],
-            temperature=temperature,
-        )
-        for start in range(0, len(hidden_TH), CHUNK)
-    ]
-    return torch.cat(parts)
+    return logprobs_of(base, hidden_TH, targets_T, temperature=temperature)

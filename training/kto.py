@@ -19,7 +19,7 @@ from training.advantages import kto_weights
 from training.base import Base
 from training.batching import Item, micro_batches
 from training.config import TrainConfig
-from training.forward import CHUNK, logits, response_hidden
+from training.forward import CHUNK, logits, logprobs_of, response_hidden
 from training.logprobs import token_logprobs
 from training.losses import kto_loss
 
@@ -115,12 +115,7 @@ def _base_logprobs(base: Base, model: PeftModel, group: Sequence[Item]) -> Tenso
 
 def _logprobs(base: Base, hidden_NH: Tensor, group: Sequence[Item]) -> Tensor:
     """log pi(y_t) of the group's replies, row by row, (N,) nats."""
-    targets_N = _targets(base, group)
-    parts = [
-        token_logprobs(logits(base, hidden_NH[at : at + CHUNK]), targets_N[at : at + CHUNK])
-        for at in range(0, len(hidden_NH), CHUNK)
-    ]
-    return torch.cat(parts)
+    return logprobs_of(base, hidden_NH, _targets(base, group))
 
 
 def _sums(values_N: Tensor, group: Sequence[Item]) -> Tensor:

@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +77,16 @@ def asked(question: str, hints: Sequence[str] = ()) -> list[Message]:
     )
 
 
+@cache
+def all_questions() -> dict[str, list[str]]:
+    """The lists of questions.json by name."""
+    found: dict[str, list[str]] = json.loads((HERE / "questions.json").read_text(encoding="utf-8"))
+    return found
+
+
 def questions_for(person: Person, seed: int) -> tuple[list[str], list[str]]:
     """(to be rated, in this seed's order; held out)."""
-    data = json.loads((HERE / "questions.json").read_text(encoding="utf-8"))
+    data = all_questions()
     train, held_out = data["train"], data["held_out"]
     if person.recipes:
         half = len(data["recipes"])
@@ -88,7 +96,7 @@ def questions_for(person: Person, seed: int) -> tuple[list[str], list[str]]:
 
 
 def is_recipe(question: str) -> bool:
-    data = json.loads((HERE / "questions.json").read_text(encoding="utf-8"))
+    data = all_questions()
     return question in data["recipes"] or question in data["recipes_held_out"]
 
 

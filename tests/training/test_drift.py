@@ -10,7 +10,14 @@ import torch
 from peft import PeftModel
 
 from tests.training.conftest import nothing
-from training.adapters import adapter_tensors, move_between, round_to_saved, save_version, snapshot
+from training.adapters import (
+    adapter_tensors,
+    move_between,
+    round_to_saved,
+    save_version,
+    snapshot,
+    start_of,
+)
 from training.base import Base
 from training.config import TrainConfig
 from training.drift import STEPS_BACK, drift, drift_limit, step_back
@@ -29,10 +36,10 @@ def shake(model: PeftModel, size: float) -> None:
 def allowing(base: Base, model: PeftModel, config: TrainConfig, share: float) -> TrainConfig:
     """A margin that the model keeps to at this share of its way from the base, and not beyond."""
     end = snapshot(model)
-    move_between(model, None, end, share=share)
+    move_between(model, start_of(None, end), end, share=share)
     round_to_saved(model)
     margin = drift(base, model, PROMPTS, config, nothing)
-    move_between(model, None, end, share=1.0)
+    move_between(model, start_of(None, end), end, share=1.0)
     return dataclasses.replace(config, gate_drift_margin=margin)
 
 
@@ -81,7 +88,7 @@ def test_the_way_back_leads_to_the_parent(
     start = snapshot(model)
     shake(model, 0.1)
     end = snapshot(model)
-    move_between(model, parent, end, share=0.5)
+    move_between(model, start_of(parent, end), end, share=0.5)
     for name, tensor in adapter_tensors(model).items():
         wanted = (start[name] + end[name]) / 2
         torch.testing.assert_close(tensor.detach(), wanted, rtol=1e-5, atol=1e-6)
