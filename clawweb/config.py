@@ -53,6 +53,24 @@ class Config(BaseSettings):
     max_reply_tokens: int = Field(512, ge=1)  # when the caller names no limit
     max_loras: int = Field(8, ge=1)  # different adapters in one batch
     lora_rank: int = Field(8, ge=1)  # rank of every adapter; vLLM takes 1, 8, 16, 32, 64, …
+    tool_parser: str = "hermes"  # vLLM's --tool-call-parser for the base model
+    reasoning_parser: str = ""  # vLLM's --reasoning-parser; empty = the model does not reason aloud
+    chat_template: str = ""  # a Jinja file instead of the base model's own template
+
+    # Gateway
+    session_timeout: float = Field(3600.0, gt=0)  # seconds without a turn that close a session
+    requests_per_minute: int = Field(600, ge=0)  # per key; 0 = no limit, here and below
+    tokens_per_minute: int = Field(0, ge=0)  # per key, prompt plus reply
+    concurrent: int = Field(32, ge=0)  # requests of a key at once
+
+    # Judge
+    judge_url: str = ""  # an OpenAI-compatible endpoint's base URL, with /v1; empty = no judge
+    judge_model: str = ""  # its model
+    judge_key: str = ""  # its key
+    judge: str = ""  # an entry point of your own; empty = the model at judge_url
+    judge_votes: int = Field(3, ge=1)  # asked in parallel
+    judge_seconds: float = Field(60.0, gt=0)  # patience with one vote
+    judge_agreement: float = Field(0.6, ge=0, le=1)  # with the user's ratings, below it: off
 
     # Learning
     batch: int = Field(8, ge=1)  # counted samples that start a job by themselves

@@ -21,6 +21,9 @@ class User(AbstractUser):
     prompt_hints = models.BooleanField(
         default=False, help_text="Hints that are not learned yet go into the prompt."
     )
+    judge_elsewhere = models.BooleanField(
+        default=False, help_text="The judge may be a service outside this installation."
+    )
     # Running moments of this user's votes (training.advantages.Baseline)
     reward_mean = models.FloatField(default=0.0)
     reward_variance = models.FloatField(default=1.0)
@@ -38,6 +41,10 @@ class ApiKey(models.Model):
     hashed = models.CharField(max_length=64, unique=True)
     tail = models.CharField(max_length=6)
     scopes = models.JSONField(default=list)
+    # Limits of this key; NULL = the installation's
+    requests_per_minute = models.PositiveIntegerField(null=True, blank=True)
+    tokens_per_minute = models.PositiveIntegerField(null=True, blank=True)
+    concurrent = models.PositiveIntegerField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)

@@ -63,6 +63,7 @@ class Turn(models.Model):
     )
     source = models.CharField(max_length=4, default="ui")  # ui | api
     turn_type = models.CharField(max_length=4, default="main")  # main | side
+    turn_type_from = models.CharField(max_length=40, blank=True)  # header, body, a rule, its user
     asked = models.CharField(max_length=64, default="agent")  # agent, base or agent@vN
     client_id = models.CharField(max_length=64, null=True, blank=True)  # noqa: DJ001  # NULLs are distinct: a re-sent message makes no second turn
     state = models.CharField(max_length=12, choices=TurnState, default=TurnState.PENDING)
@@ -71,7 +72,14 @@ class Turn(models.Model):
     input_messages = models.JSONField(default=list)  # new since the parent's reply
     # Hints that stood in the reply's prompt, and nowhere else in the conversation.
     prompted_hints = models.JSONField(default=list)
+    # What the caller asked for beside the messages, as OpenAI writes it; rendered with them.
+    tools = models.JSONField(default=list)
+    tool_choice = models.JSONField(null=True)
+    response_format = models.JSONField(null=True)
+    request_hash = models.CharField(max_length=64, blank=True, db_index=True)  # finds a re-sent one
     reply = models.TextField(blank=True)
+    tool_calls = models.JSONField(default=list)  # of the reply
+    reasoning = models.TextField(blank=True)  # the model's own, shown in the inspector alone
     history_hash = models.CharField(max_length=64, blank=True, db_index=True)
 
     adapter = models.ForeignKey(

@@ -26,3 +26,7 @@ def turn_id() -> str:
 
 def job_id() -> str:
     return f"job-{uuid7()}"
+
+
+def transfer_id() -> str:
+    return f"file-{uuid7()}"

@@ -166,16 +166,58 @@ class TrainingJob(models.Model):
         return self.state in ACTIVE_JOB
 
 
+class JudgementState(models.TextChoices):
+    """A judgement's life; the diagram is in ARCHITECTURE.md."""
+
+    WAITING = "waiting"  # to be asked, or to be asked again
+    JUDGED = "judged"
+    NO_SIGNAL = "no_signal"  # votes, but no majority for liked or disliked, or none that parse
+    FAILED = "failed"  # the judge could not be asked
+
+
+class Judgement(models.Model):
+    """What a judge made of a reply from its next state. A failure is no vote."""
+
+    turn = models.OneToOneField(Turn, models.CASCADE, related_name="judgement")
+    next_turn = models.ForeignKey(Turn, models.CASCADE, related_name="+")  # holds the next state
+    state = models.CharField(max_length=12, choices=JudgementState, default=JudgementState.WAITING)
+    judge = models.CharField(max_length=120, blank=True)  # who was asked
+    votes = models.JSONField(default=list)  # as they came: score, hint, text, or an error
+    score = models.SmallIntegerField(null=True)  # -1, 0, +1; NULL = no signal
+    hints = models.JSONField(default=list)  # at most three candidates, no two alike
+    attempts = models.PositiveSmallIntegerField(default=0)
+    try_at = models.DateTimeField(null=True, blank=True)
+    lease_token = models.CharField(max_length=36, blank=True)
+    lease_until = models.DateTimeField(null=True, blank=True)
+    error = models.TextField(blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    judged_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["try_at"], condition=Q(state="waiting"), name="judgements_to_make")
+        ]
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"judgement of {self.turn_id}: {self.state}"
+
+
 class TrainingSample(models.Model):
-    """What a rated turn gives to training. At most one open sample per turn."""
+    """What a rated or judged turn gives to training. At most one open sample per turn."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="samples")
     turn = models.ForeignKey(Turn, models.CASCADE, related_name="samples")
-    feedback = models.ForeignKey(Feedback, models.CASCADE, related_name="+")
+    # Where it comes from: the user's rating, or a judge's reading of the next state
+    feedback = models.ForeignKey(Feedback, models.CASCADE, null=True, blank=True, related_name="+")
+    judgement = models.ForeignKey(
+        Judgement, models.CASCADE, null=True, blank=True, related_name="samples"
+    )
     state = models.CharField(max_length=12, choices=SampleState, default=SampleState.WAITING)
     drop_reason = models.CharField(max_length=20, choices=DropReason, blank=True)
     reward = models.SmallIntegerField(null=True)
     hint = models.TextField(blank=True)
+    other_hints = models.JSONField(default=list)  # candidates beside it; the trainer chooses
     correction = models.TextField(blank=True)
     held_back = models.BooleanField(default=False)  # kept for the gate, not trained on
     refusals = models.PositiveSmallIntegerField(default=0)
@@ -198,7 +240,11 @@ class TrainingSample(models.Model):
                 fields=["turn"],
                 condition=Q(state__in=["waiting", "ready"]),
                 name="one_unclaimed_sample_per_turn",
-            )
+            ),
+            models.CheckConstraint(
+                condition=Q(feedback__isnull=True) ^ Q(judgement__isnull=True),
+                name="sample_is_rated_or_judged",
+            ),
         ]
         indexes = [models.Index(fields=["user", "state", "held_back"])]
         ordering = ["id"]

@@ -79,8 +79,12 @@ def vllm(config: Config) -> Part:
         "--max-lora-rank": str(config.lora_rank),
         "--logprobs-mode": "processed_logprobs",
         "--generation-config": "vllm",  # sampling defaults are ours, not the model folder's
-        "--tool-call-parser": "hermes",
+        "--tool-call-parser": config.tool_parser,
     }
+    if config.reasoning_parser:
+        options["--reasoning-parser"] = config.reasoning_parser
+    if config.chat_template:
+        options["--chat-template"] = config.chat_template
     if gpu:
         options["--gpu-memory-utilization"] = str(config.vllm_gpu_share)
     else:
