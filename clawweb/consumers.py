@@ -14,7 +14,7 @@ from clawweb.config import config
 from clawweb.models import ChatSession, Turn, User
 from clawweb.orm import in_db
 from clawweb.selectors.chat import session_json, session_of, turn_json, turn_of
-from clawweb.services import chat
+from clawweb.services import chat, sessions
 from clawweb.services.errors import ServiceError
 from clawweb.streams import read_reply
 from rollouts.types import Message, SamplingParams
@@ -114,7 +114,9 @@ class ChatConsumer(NudgeConsumer):
         if known is not None:
             return known  # the browser sends again what it cannot know to have arrived
         name = content.get("session")
-        session = session_of(self.user, str(name)) if name else chat.open_session(user=self.user)
+        session = (
+            session_of(self.user, str(name)) if name else sessions.open_session(user=self.user)
+        )
         if content.get("parent"):
             parent = turn_of(self.user, str(content["parent"]))
         else:

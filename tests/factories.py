@@ -16,7 +16,7 @@ from clawweb.models import (
     TurnState,
     User,
 )
-from clawweb.services import chat, feedback, jobs
+from clawweb.services import chat, feedback, jobs, sessions
 from rollouts.types import Message, SamplingParams
 
 _count = itertools.count(1)
@@ -24,7 +24,7 @@ _count = itertools.count(1)
 
 def make_turn(user: User, text: str = "", **values: Any) -> Turn:
     """A finished reply of the user's own agent, sampled plainly, as a generator leaves it."""
-    session = values.pop("session", None) or chat.open_session(user=user)
+    session = values.pop("session", None) or sessions.open_session(user=user)
     turn = chat.open_turn(
         session=session,
         parent=values.pop("parent", None),

@@ -21,7 +21,7 @@ from clawweb.models import ApiKey, Turn, TurnState, User
 from clawweb.orm import in_db
 from clawweb.selectors import chat as chats
 from clawweb.selectors.learning import adapters_of
-from clawweb.services import chat
+from clawweb.services import chat, sessions
 from clawweb.services.accounts import key_for
 from clawweb.services.errors import ServiceError
 from clawweb.streams import read_reply
@@ -149,7 +149,7 @@ def _open(key: ApiKey, body: ChatRequest, headers: dict[str, str]) -> list[Turn]
     _check_model(user, body.model)
     name = headers.get("session") or body.session_id
     turn_type = headers.get("turn_type") or body.turn_type or "main"
-    session, parent, new = chat.place(
+    session, parent, new = sessions.place(
         user=user, api_key=key, name=name, messages=body.plain_messages(), turn_type=turn_type
     )
     turns = [
@@ -165,7 +165,7 @@ def _open(key: ApiKey, body: ChatRequest, headers: dict[str, str]) -> list[Turn]
         for params in body.sampling()
     ]
     if headers.get("done") or body.session_done:
-        chat.close_session(session)
+        sessions.close_session(session)
     return turns
 
 

@@ -1,4 +1,4 @@
-"""Writes of conversations: opening, claiming, checkpointing and finishing turns."""
+"""Writes of turns: opening, claiming, checkpointing and finishing them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from django.db import IntegrityError, transaction
-from django.db.models import Q
+from django.db import transaction
 from django.utils import timezone
 
 from clawweb import valkey
 from clawweb.engine import current_template_hash
 from clawweb.events import changed
-from clawweb.models import ApiKey, ChatSession, Consent, Turn, TurnState, User
+from clawweb.models import ChatSession, Consent, Turn, TurnState, User
 from clawweb.selectors.chat import (
     history_hash,
     input_of,
     messages_for,
     path_to,
-    turn_that_ends_with,
 )
 from clawweb.selectors.hints import hints_to_prompt
 from clawweb.selectors.learning import live_adapter, policy_of
@@ -30,45 +28,6 @@ from rollouts.types import BASE, Message, Policy, Rollout, SamplingParams
 
 LEASE = timedelta(seconds=15)
 TITLE_CHARS = 60
-
-
-def open_session(
-    *, user: User, external_id: str | None = None, api_key: ApiKey | None = None
-) -> ChatSession:
-    """The user's session of that name, made when it is not there."""
-    if external_id is None:
-        return ChatSession.objects.create(user=user, api_key=api_key)
-    own = ChatSession.objects.filter(user=user).filter(
-        Q(public_id=external_id) | Q(external_id=external_id)
-    )
-    found = own.first()
-    if found is not None:
-        return found
-    try:
-        with transaction.atomic():
-            return ChatSession.objects.create(user=user, external_id=external_id, api_key=api_key)
-    except IntegrityError:  # another request of this caller made it in the meantime
-        return own.get()
-
-
-def place(
-    *,
-    user: User,
-    api_key: ApiKey | None,
-    name: str | None,
-    messages: Sequence[Message],
-    turn_type: str = "main",
-) -> tuple[ChatSession, Turn | None, list[Message]]:
-    """Where a stateless request belongs: its session, the turn it follows, and what is new in
-    it."""
-    session = open_session(user=user, external_id=name, api_key=api_key) if name else None
-    key_id = api_key.pk if api_key else None
-    parent, length = turn_that_ends_with(
-        user, messages, session=session, api_key_id=key_id, turn_type=turn_type
-    )
-    if session is None:
-        session = parent.session if parent else open_session(user=user, api_key=api_key)
-    return session, parent, list(messages[length:])
 
 
 def open_turn(
@@ -166,10 +125,6 @@ def request_stop(turn: Turn) -> bool:
     if waiting:
         transaction.on_commit(lambda: valkey.call_stop(turn.public_id), robust=True)
     return bool(waiting)
-
-
-def close_session(session: ChatSession) -> None:
-    ChatSession.objects.filter(pk=session.pk, closed_at=None).update(closed_at=timezone.now())
 
 
 # What follows is called by generators. Each write is conditional on the turn's lease.

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from clawweb.models import ChatSession, Consent, Turn, TurnState, User
 from clawweb.selectors.chat import messages_for, turn_json, turns_json
-from clawweb.services import chat
+from clawweb.services import chat, sessions
 from rollouts.types import BASE, Message, Rollout, SamplingParams
 from tests.factories import make_adapter, make_turn
 
@@ -41,21 +41,21 @@ def rollout(text="done", ids=(4, 5), params=PARAMS):
 
 
 def test_the_first_words_become_the_title(alice):
-    session = chat.open_session(user=alice)
+    session = sessions.open_session(user=alice)
     open_turn(session, "How do\n I make tea?")
     session.refresh_from_db()
     assert session.title == "How do I make tea?"
 
 
 def test_the_same_client_id_makes_no_second_turn(alice):
-    session = chat.open_session(user=alice)
+    session = sessions.open_session(user=alice)
     first = open_turn(session, client_id="a1")
     assert open_turn(session, client_id="a1") == first
     assert Turn.objects.count() == 1
 
 
 def test_a_turn_is_claimed_once(alice):
-    turn = open_turn(chat.open_session(user=alice))
+    turn = open_turn(sessions.open_session(user=alice))
     claimed = chat.claim_turn()
     assert claimed == turn
     assert claimed.state == TurnState.STREAMING
@@ -63,7 +63,7 @@ def test_a_turn_is_claimed_once(alice):
 
 
 def test_what_the_engine_gave_is_stored_verbatim(alice):
-    open_turn(chat.open_session(user=alice))
+    open_turn(sessions.open_session(user=alice))
     turn = chat.claim_turn()
     chat.finish_turn(turn, state=TurnState.COMPLETE, rollout=rollout(), text="done")
     turn.refresh_from_db()
@@ -84,7 +84,7 @@ def test_what_the_engine_gave_is_stored_verbatim(alice):
     ],
 )
 def test_a_reply_that_was_not_sampled_plainly_carries_no_behaviour_logprobs(alice, params):
-    open_turn(chat.open_session(user=alice))
+    open_turn(sessions.open_session(user=alice))
     turn = chat.claim_turn()
     chat.finish_turn(turn, state=TurnState.COMPLETE, rollout=rollout(params=params), text="x")
     turn.refresh_from_db()
@@ -93,7 +93,7 @@ def test_a_reply_that_was_not_sampled_plainly_carries_no_behaviour_logprobs(alic
 
 
 def test_a_generator_that_lost_its_lease_writes_nothing(alice):
-    open_turn(chat.open_session(user=alice))
+    open_turn(sessions.open_session(user=alice))
     turn = chat.claim_turn()
     Turn.objects.update(lease_token="another's")
     assert not chat.finish_turn(turn, state=TurnState.COMPLETE, rollout=rollout(), text="done")
@@ -103,7 +103,7 @@ def test_a_generator_that_lost_its_lease_writes_nothing(alice):
 
 
 def test_an_abandoned_reply_is_interrupted_and_its_text_kept(alice):
-    open_turn(chat.open_session(user=alice))
+    open_turn(sessions.open_session(user=alice))
     turn = chat.claim_turn()
     chat.checkpoint(turn, text="half a", ids=[4], prompt_ids=[1])
     assert chat.interrupt_abandoned() == []
@@ -130,7 +130,7 @@ def test_regenerating_makes_a_sibling(alice):
 
 
 def test_memory_can_begin_later_but_keeps_the_system_message(alice):
-    session = chat.open_session(user=alice)
+    session = sessions.open_session(user=alice)
     first = chat.open_turn(
         session=session, parent=None, params=PARAMS,
         messages=[Message(role="system", content="be kind"), user_says("q1")],
@@ -147,11 +147,11 @@ def test_memory_can_begin_later_but_keeps_the_system_message(alice):
 
 def test_a_stateless_caller_is_found_by_what_it_sends_again(alice):
     messages = [user_says("q1")]
-    session, parent, new = chat.place(user=alice, api_key=None, name=None, messages=messages)
+    session, parent, new = sessions.place(user=alice, api_key=None, name=None, messages=messages)
     assert (parent, new) == (None, messages)
     turn = make_turn(alice, "q1", reply="a1", session=session)
     longer = [*messages, agent_says(" a1 "), user_says("q2")]
-    place = chat.place(user=alice, api_key=None, name=None, messages=longer)
+    place = sessions.place(user=alice, api_key=None, name=None, messages=longer)
     assert place == (session, turn, [user_says("q2")])
 
 
@@ -165,29 +165,29 @@ def test_the_longest_known_prefix_wins(alice):
         agent_says("a2"),
         user_says("q3"),
     ]
-    _, parent, new = chat.place(user=alice, api_key=None, name=None, messages=messages)
+    _, parent, new = sessions.place(user=alice, api_key=None, name=None, messages=messages)
     assert (parent, new) == (second, [user_says("q3")])
 
 
 def test_the_same_words_of_another_user_are_another_conversation(alice, bob):
     make_turn(alice, "q1", reply="a1")
     messages = [user_says("q1"), agent_says("a1"), user_says("q2")]
-    session, parent, new = chat.place(user=bob, api_key=None, name=None, messages=messages)
+    session, parent, new = sessions.place(user=bob, api_key=None, name=None, messages=messages)
     assert (session.user, parent, new) == (bob, None, messages)
 
 
 def test_a_session_name_belongs_to_its_user(alice, bob):
-    hers = chat.open_session(user=alice, external_id="work")
-    assert chat.open_session(user=alice, external_id="work") == hers
-    assert chat.open_session(user=alice, external_id=hers.public_id) == hers
-    assert chat.open_session(user=bob, external_id="work") != hers
-    assert chat.open_session(user=bob, external_id=hers.public_id).user == bob
+    hers = sessions.open_session(user=alice, external_id="work")
+    assert sessions.open_session(user=alice, external_id="work") == hers
+    assert sessions.open_session(user=alice, external_id=hers.public_id) == hers
+    assert sessions.open_session(user=bob, external_id="work") != hers
+    assert sessions.open_session(user=bob, external_id=hers.public_id).user == bob
     assert ChatSession.objects.count() == 3
 
 
 def test_the_live_version_answers_and_the_turn_names_it(alice):
     live = make_adapter(alice, 2, "live")
-    open_turn(chat.open_session(user=alice))
+    open_turn(sessions.open_session(user=alice))
     turn = chat.claim_turn()
     policy, fallback = chat.choose_policy(turn, base_hash=live.base_hash)
     turn.refresh_from_db()
@@ -196,7 +196,7 @@ def test_the_live_version_answers_and_the_turn_names_it(alice):
 
 def test_a_version_of_another_base_model_does_not_answer_and_it_is_said(alice):
     make_adapter(alice, 1, "live", base_hash="of an older model")
-    open_turn(chat.open_session(user=alice))
+    open_turn(sessions.open_session(user=alice))
     turn = chat.claim_turn()
     policy, fallback = chat.choose_policy(turn, base_hash="of the new model")
     assert policy.is_base
@@ -204,20 +204,20 @@ def test_a_version_of_another_base_model_does_not_answer_and_it_is_said(alice):
 
 
 def test_without_a_version_base_answers_and_that_is_no_fallback(alice):
-    open_turn(chat.open_session(user=alice))
+    open_turn(sessions.open_session(user=alice))
     assert chat.choose_policy(chat.claim_turn(), base_hash="x") == (BASE, "")
 
 
 def test_asking_for_base_is_answered_by_base_though_a_version_is_live(alice):
     make_adapter(alice, 1, "live")
-    open_turn(chat.open_session(user=alice), asked="base")
+    open_turn(sessions.open_session(user=alice), asked="base")
     assert chat.choose_policy(chat.claim_turn(), base_hash="x") == (BASE, "")
 
 
 def test_who_keeps_nothing_leaves_a_stub(alice, valkey_server):
     alice.consent = Consent.NOTHING
     alice.save()
-    turn = open_turn(chat.open_session(user=alice), "my secret")
+    turn = open_turn(sessions.open_session(user=alice), "my secret")
     claimed = chat.claim_turn()
     assert [m["content"] for m in messages_for(claimed)] == ["my secret"]
     chat.finish_turn(claimed, state=TurnState.COMPLETE, rollout=rollout("told"), text="told")
@@ -235,10 +235,10 @@ def test_who_keeps_nothing_leaves_a_stub(alice, valkey_server):
 def test_keeping_nothing_holds_for_a_socket_that_was_open_before(alice, valkey_server):
     User.objects.filter(pk=alice.pk).update(consent=Consent.NOTHING)
     assert alice.consent == Consent.TRAIN  # as the socket knows her
-    assert not open_turn(chat.open_session(user=alice), "my secret").recorded
+    assert not open_turn(sessions.open_session(user=alice), "my secret").recorded
 
 
 def test_stop_is_asked_of_a_running_turn_only(alice):
-    turn = open_turn(chat.open_session(user=alice))
+    turn = open_turn(sessions.open_session(user=alice))
     assert chat.request_stop(turn)
     assert not chat.request_stop(make_turn(alice))

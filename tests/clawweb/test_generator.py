@@ -11,7 +11,7 @@ import pytest
 from clawweb import valkey
 from clawweb.models import Turn, TurnState
 from clawweb.orm import in_db
-from clawweb.services import chat
+from clawweb.services import chat, sessions
 from clawweb.streams import read_reply
 from rollouts.engines.scripted import ScriptedEngine
 from rollouts.errors import EngineUnavailable, PromptTooLong
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db(transaction=True, serialized_rollback=True)
 
 def ask(user: Any, text: str = "say these words", **values: Any) -> Turn:
     return chat.open_turn(
-        session=values.pop("session", None) or chat.open_session(user=user),
+        session=values.pop("session", None) or sessions.open_session(user=user),
         parent=values.pop("parent", None),
         messages=[Message(role="user", content=text)],
         params=values.pop("params", SamplingParams()),

@@ -13,7 +13,7 @@ from clawweb.orm import in_db
 from clawweb.selectors import hints
 from clawweb.selectors.chat import messages_for, turn_json
 from clawweb.selectors.hints import hints_to_prompt, unlearned_hints
-from clawweb.services import accounts, chat, feedback, jobs
+from clawweb.services import accounts, chat, feedback, jobs, sessions
 from rollouts.engines.scripted import ScriptedEngine
 from rollouts.errors import PromptTooLong
 from rollouts.types import Message, SamplingParams
@@ -203,7 +203,7 @@ def test_a_tick_holds_for_the_next_turn_of_a_socket_that_was_open_before(alice):
 def test_without_a_users_words_there_is_no_place_for_hints(eager):
     down(make_turn(eager))
     turn = chat.open_turn(
-        session=chat.open_session(user=eager),
+        session=sessions.open_session(user=eager),
         parent=None,
         messages=[Message(role="system", content="Begin.")],
         params=SamplingParams(),
@@ -232,7 +232,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[Message]]:
 
 def opened(user: User, text: str = "why?", parent: Turn | None = None, **values: Any) -> Turn:
     return chat.open_turn(
-        session=parent.session if parent else chat.open_session(user=user),
+        session=parent.session if parent else sessions.open_session(user=user),
         parent=parent,
         messages=[Message(role="user", content=text)],
         params=SamplingParams(),
