@@ -28,8 +28,8 @@ def hinted_messages(
     if last is None:
         raise ValueError("there is no user message to hang a hint on")
     content = "\n\n".join([messages[last]["content"], *blocks])
-    hinted = [Message(role=m["role"], content=m["content"]) for m in messages]
-    hinted[last] = Message(role="user", content=content)
+    hinted = list(messages)
+    hinted[last] = {**messages[last], "content": content}
     return hinted
 
 

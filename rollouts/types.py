@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 
 class Message(TypedDict):
@@ -12,6 +12,10 @@ class Message(TypedDict):
 
     role: str
     content: str
+    name: NotRequired[str]  # who of several in this role speaks
+    # An assistant's: {"id", "type": "function", "function": {"name", "arguments": JSON as text}}
+    tool_calls: NotRequired[list[dict[str, Any]]]
+    tool_call_id: NotRequired[str]  # a tool's: which call this is the result of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

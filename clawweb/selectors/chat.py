@@ -71,6 +71,26 @@ def reply_of(turn: Turn) -> str:
     return str(valkey.kept_text(turn.public_id).get("reply", ""))
 
 
+def tool_calls_of(turn: Turn) -> list[dict[str, Any]]:
+    """The calls of the turn's reply, wherever they are kept."""
+    if turn.recorded:
+        return list(turn.tool_calls)
+    return list(valkey.kept_text(turn.public_id).get("tool_calls", []))
+
+
+def reply_message(turn: Turn) -> Message:
+    """The reply as the message that a client sends back, with the tools that it called."""
+    return said(reply_of(turn), tool_calls_of(turn))
+
+
+def said(text: str, tool_calls: Sequence[dict[str, Any]] = ()) -> Message:
+    """An assistant's message; `tool_calls` stands in it only when there are any."""
+    message = Message(role="assistant", content=text)
+    if tool_calls:
+        message["tool_calls"] = list(tool_calls)
+    return message
+
+
 def messages_for(turn: Turn) -> list[Message]:
     """What the model is asked for this turn: the branch so far, from where its memory begins."""
     path = path_to(turn)
@@ -80,7 +100,7 @@ def messages_for(turn: Turn) -> list[Message]:
         path = [row for row in path if row.pk >= turn.context_start_id]
     for earlier in path[:-1]:
         messages += input_of(earlier)
-        messages.append(Message(role="assistant", content=reply_of(earlier)))
+        messages.append(reply_message(earlier))
     return messages + input_of(turn)
 
 
