@@ -123,6 +123,11 @@ class TrainConfig:
         return self.distils and (self.estimator == "token" or summed)
 
     @property
+    def measures_effects(self) -> bool:
+        """Whether anything asks how far a hint moves the teacher: else a pass is spared."""
+        return self.hint_effect_min > 0 or self.kl_full_share > 0
+
+    @property
     def loss_is_kl(self) -> bool:
         """Whether the distillation's loss is KL(policy || teacher) itself."""
         return self.estimator == "full" and self.forward_share == 0 and not self.distils_tokens

@@ -21,7 +21,7 @@ from training.batching import Item, in_steps, micro_batches
 from training.candidates import with_chosen_hint
 from training.config import TrainConfig
 from training.errors import Diverged, NoSignal
-from training.forward import boosted, kl_between, response_hidden, response_logprobs
+from training.forward import Pair, boosted, kl_between, response_hidden, response_logprobs
 from training.kto import kto_backward
 from training.optimizer import load_optimizer, make_optimizer
 from training.prepare import HINT_NO_EFFECT, prepare
@@ -124,16 +124,17 @@ def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> lis
     """
     effects: dict[int, Tensor] = {}
     items = [with_chosen_hint(run.base, run.model, item, run.config) for item in items]
+    if not run.config.measures_effects:
+        return items
     hinted = [item for item in items if item.is_hinted]
     for group in micro_batches(hinted, max_tokens=run.config.micro_batch_tokens):
         run.check()
         hinted_NH, plain_NH = _unmoved_hidden(run, group)
         teacher_NH = boosted(hinted_NH, plain_NH, boost=run.config.hint_boost)
+        _keep_teacher(run, group, teacher_NH)
         effect_N = kl_between(run.base, plain_NH, teacher_NH)
         lengths = [len(item.response_ids) for item in group]
-        parts = (torch.split(effect_N, lengths), torch.split(teacher_NH, lengths))
-        for item, effect_T, teacher_TH in zip(group, *parts, strict=True):
-            run.teacher_hidden[item.sample_id, item.response_ids] = teacher_TH
+        for item, effect_T in zip(group, torch.split(effect_N, lengths), strict=True):
             effects[item.sample_id] = effect_T
     small = run.config.hint_effect_min
     idle = {number for number, effect_T in effects.items() if float(effect_T.mean()) < small}
@@ -281,10 +282,10 @@ def step_share(
     no KL to go by: `reward_step` stands in for the first factor.
     """
     few = math.sqrt(min(1.0, replies / config.batch_size))
+    if kl is not None and config.kl_full_share == 0:
+        return few
     if kl is None or effect is None:
         return config.reward_step * few
-    if config.kl_full_share == 0:
-        return few
     return min(1.0, kl / (config.kl_full_share * effect)) * few
 
 
@@ -294,23 +295,31 @@ def _teacher_hidden(run: _Run, group: Sequence[Item]) -> Tensor:
     present = [hidden for hidden in kept if hidden is not None]
     if len(present) == len(group):
         return torch.cat(present)
-    hinted_NH, plain_NH = _unmoved_hidden(run, group)
-    teacher_NH = boosted(hinted_NH, plain_NH, boost=run.config.hint_boost)
+    teacher_NH = _boosted_hidden(run, group)
+    _keep_teacher(run, group, teacher_NH)
+    return teacher_NH
+
+
+def _boosted_hidden(run: _Run, group: Sequence[Item]) -> Tensor:
+    boost = run.config.hint_boost
+    if boost and any(item.is_hinted for item in group):
+        return boosted(*_unmoved_hidden(run, group), boost=boost)
+    return _unmoved(run, [(i.teacher_prompt_ids, i.response_ids) for i in group])
+
+
+def _keep_teacher(run: _Run, group: Sequence[Item], teacher_NH: Tensor) -> None:
     lengths = [len(item.response_ids) for item in group]
     for item, teacher_TH in zip(group, torch.split(teacher_NH, lengths), strict=True):
         run.teacher_hidden[item.sample_id, item.response_ids] = teacher_TH
-    return teacher_NH
 
 
 def _unmoved_hidden(run: _Run, group: Sequence[Item]) -> tuple[Tensor, Tensor]:
     """The teacher's hidden states on the replies with the hints and without, (N, H) each."""
-    with torch.no_grad(), wearing(run.model, run.teacher):
-        hinted_NH = response_hidden(
-            run.base, run.model, [(i.teacher_prompt_ids, i.response_ids) for i in group]
-        )
-        if not any(item.is_hinted for item in group):
-            return hinted_NH, hinted_NH  # the teacher's prompt is the plain one
-        plain_NH = response_hidden(
-            run.base, run.model, [(i.prompt_ids, i.response_ids) for i in group]
-        )
-    return hinted_NH, plain_NH
+    hinted_NH = _unmoved(run, [(i.teacher_prompt_ids, i.response_ids) for i in group])
+    return hinted_NH, _unmoved(run, [(i.prompt_ids, i.response_ids) for i in group])
+
+
+@torch.no_grad()
+def _unmoved(run: _Run, pairs: Sequence[Pair]) -> Tensor:
+    with wearing(run.model, run.teacher):
+        return response_hidden(run.base, run.model, pairs)

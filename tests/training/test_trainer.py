@@ -287,6 +287,19 @@ def test_a_jobs_steps_use_the_shrunk_learning_rate(
     )
 
 
+def test_hints_whose_effect_nobody_asks_for_teach_the_same(base: Base, config: TrainConfig) -> None:
+    adapters = []
+    for smallest in (0.0, 1e-9):  # at 0 the pass that measures the effect is spared
+        plain = dataclasses.replace(
+            config, hint_boost=0.0, kl_full_share=0.0, hint_effect_min=smallest
+        )
+        model = attach(base, plain, None)
+        job(base, model, samples(base), plain)
+        adapters.append(weights(model))
+        detach(base, model)
+    assert all(torch.equal(a, b) for a, b in zip(*adapters, strict=True))
+
+
 class Cancelled(Exception):
     pass
 
