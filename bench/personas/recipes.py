@@ -31,6 +31,7 @@ def recipe(
     learns: str = "train",
     words: bool = True,
     steps_back: bool = True,
+    batch: int | None = None,
     **fields: Any,
 ) -> Recipe:
     config = TrainConfig(**{"train_seconds": 1e6, **fields})  # its time is measured, not limited
@@ -38,7 +39,7 @@ def recipe(
         name=name,
         learns=learns,
         config=config,
-        batch=config.batch_size,
+        batch=batch or config.batch_size,
         words=words,
         steps_back=steps_back,
     )
@@ -81,6 +82,7 @@ RECIPES = {
         recipe("memory", learns="memory"),
         recipe("opd"),
         recipe("opd-twice", reanswer_steps=2),
+        recipe("opd-halves", batch=8, batch_size=4, max_steps=7),  # as many replies, twice the steps
         recipe("opd-rated-only", max_steps=1),
         recipe("opd-unboosted", hint_boost=0.0),
         recipe("opd-topk", estimator="topk"),
