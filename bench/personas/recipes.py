@@ -82,7 +82,7 @@ RECIPES = {
         recipe("memory", learns="memory"),
         recipe("opd"),
         recipe("opd-twice", reanswer_steps=2),
-        recipe("opd-halves", batch=8, batch_size=4, max_steps=7),  # as many replies, twice the steps
+        recipe("opd-halves", batch=8, batch_size=4, max_steps=7),  # twice the steps
         recipe("opd-rated-only", max_steps=1),
         recipe("opd-unboosted", hint_boost=0.0),
         recipe("opd-topk", estimator="topk"),
