@@ -6,7 +6,9 @@ RolloutError
 │   ├── PromptTooLong   prompt plus reply do not fit the model's context
 │   ├── UnknownAdapter  the engine does not serve this adapter (any more)
 │   └── AdapterRejected the engine would not load these files, or serves others under the name
-└── BadReply            the engine broke its own format
+├── BadReply            the engine, or a judge, broke its own format
+├── JudgeUnavailable    no vote now: down, busy, timed out. Asking again later may help.
+└── JudgeRefused        no vote, and asking again will not help
 """
 
 
@@ -36,3 +38,15 @@ class AdapterRejected(EngineRefused):
 
 class BadReply(RolloutError):
     """The engine's answer is not in the form it promised."""
+
+
+class JudgeUnavailable(RolloutError):
+    """The judge did not vote; it may later, after `wait` seconds if it said so."""
+
+    def __init__(self, message: str, *, wait: float = 0.0) -> None:
+        super().__init__(message)
+        self.wait = wait
+
+
+class JudgeRefused(RolloutError):
+    """The judge will not vote on this; the message says why."""
