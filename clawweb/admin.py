@@ -63,8 +63,21 @@ class FeedbackReasonAdmin(admin.ModelAdmin):
 
 @admin.register(models.ApiKey)
 class ApiKeyAdmin(LookOnly):
+    """Only what a key may ask for is set here; empty means the installation's own limit."""
+
+    limits = ("requests_per_minute", "tokens_per_minute", "concurrent")
     list_display = ["name", "user", "tail", "created_at", "last_used_at", "revoked_at"]
-    fields = ["name", "user", "tail", "scopes", "created_at", "expires_at", "revoked_at"]
+    readonly_fields = ["name", "user", "tail", "scopes", "created_at", "expires_at", "revoked_at"]
+    fieldsets = (
+        (None, {"fields": readonly_fields}),
+        (
+            _("Limits"),
+            {"fields": limits, "description": _("Empty: the installation's. 0: no limit.")},
+        ),
+    )
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return admin.ModelAdmin.has_change_permission(self, request, obj)
 
 
 @admin.register(models.SignInLink)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import time
@@ -15,8 +16,10 @@ from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 from pydantic import ValidationError
 
+from clawweb.api.admission import within_limits
 from clawweb.api.auth import bearer
 from clawweb.api.chat_request import ChatRequest, Unacceptable, headers_of
+from clawweb.limits import Refused, book, limits_of, note_wrong_key
 from clawweb.models import ApiKey, Turn, TurnState, User
 from clawweb.orm import in_db
 from clawweb.selectors import chat as chats
@@ -29,6 +32,8 @@ from clawweb.streams import read_reply
 log = logging.getLogger(__name__)
 View = Callable[[HttpRequest, ApiKey], Awaitable[HttpResponseBase]]
 _DETACHED: set[asyncio.Task[None]] = set()
+WANTED = "Send a valid key as `Authorization: Bearer <key>`."
+STOP_SECONDS = 20  # in which a stopped reply has ended, or its generator has
 BROKEN = (TurnState.FAILED, TurnState.INTERRUPTED)  # half a reply is not a reply that stopped
 
 
@@ -53,28 +58,44 @@ def with_key(
         async def guarded(request: HttpRequest) -> HttpResponseBase:
             if request.method != method:
                 return error(405, f"Use {method} here.")
-            key = await in_db(key_for, bearer(request)) if bearer(request) else None
-            if key is None:
-                return error(
-                    401,
-                    "Send a valid key as `Authorization: Bearer <key>`.",
-                    code="invalid_api_key",
-                )
-            if scope not in key.scopes:
-                return error(403, f"This key lacks the scope {scope!r}.", code="missing_scope")
             try:
-                return await view(request, key)
-            except Unacceptable as exc:
-                return error(exc.status, str(exc), code=exc.code, param=exc.param)
-            except ServiceError as exc:
-                return error(exc.status, str(exc), code=exc.title)
-            except Exception:
-                log.exception("%s failed", request.path)
-                return error(500, "Something broke on our side. Try again.", code="internal_error")
+                key = await _known_key(request)
+                if key is None:
+                    return error(401, WANTED, code="invalid_api_key")
+                if scope not in key.scopes:
+                    return error(403, f"This key lacks the scope {scope!r}.", code="missing_scope")
+                return await within_limits(
+                    key, lambda: _answered(view, request, key), generates=method == "POST"
+                )
+            except Refused as exc:
+                response = error(429, str(exc), code="rate_limit_exceeded")
+                for name, value in exc.headers.items():
+                    response[name] = value
+                return response
 
         return guarded
 
     return wrap
+
+
+async def _known_key(request: HttpRequest) -> ApiKey | None:
+    key = await in_db(key_for, bearer(request)) if bearer(request) else None
+    if key is None:
+        await in_db(note_wrong_key, request.META.get("REMOTE_ADDR", ""))
+    return key
+
+
+async def _answered(view: View, request: HttpRequest, key: ApiKey) -> HttpResponseBase:
+    """The view's answer, or its error in OpenAI's shape."""
+    try:
+        return await view(request, key)
+    except Unacceptable as exc:
+        return error(exc.status, str(exc), code=exc.code, param=exc.param)
+    except ServiceError as exc:
+        return error(exc.status, str(exc), code=exc.title)
+    except Exception:
+        log.exception("%s failed", request.path)
+        return error(500, "Something broke on our side. Try again.", code="internal_error")
 
 
 @with_key("chat", "GET")
@@ -106,7 +127,7 @@ async def chat_completions(request: HttpRequest, key: ApiKey) -> HttpResponseBas
         first = exc.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise Unacceptable(f"{where}: {first['msg']}", param=where or None) from exc
-    answer = Answer(await _opened(key, body, headers_of(request)), body)
+    answer = Answer(await _opened(key, body, headers_of(request)), body, key)
     if body.stream:
         response: HttpResponseBase = StreamingHttpResponse(
             answer.events(), content_type="text/event-stream"
@@ -205,9 +226,10 @@ def _describe(response: HttpResponseBase, turn: Turn) -> None:
 class Answer:
     """The replies to one request while they are written by the generator."""
 
-    def __init__(self, turns: list[Turn], body: ChatRequest) -> None:
+    def __init__(self, turns: list[Turn], body: ChatRequest, key: ApiKey) -> None:
         self.turns = turns
         self.body = body
+        self.key = key
         self.created = int(time.time())
 
     async def begun(self) -> None:
@@ -239,7 +261,7 @@ class Answer:
     async def whole(self) -> HttpResponseBase:
         """All choices at once."""
         await self._or_stop(*(self._wait(turn) for turn in self.turns))
-        self.turns = await in_db(_fresh, self.turns)
+        await self._book()
         for turn in self.turns:
             if turn.state in BROKEN:
                 return _failure(turn)
@@ -286,8 +308,7 @@ class Answer:
         finally:
             for task in readers:
                 task.cancel()
-            if not finished:
-                _detach(self._stop())
+            _detach(self._book() if finished else self._stop())
 
     async def _choice(self, index: int, turn: Turn, queue: asyncio.Queue[Any]) -> None:
         """One choice's chunks, into the queue."""
@@ -329,6 +350,16 @@ class Answer:
     async def _stop(self) -> None:
         for turn in self.turns:
             await in_db(chat.request_stop, turn)
+        if limits_of(self.key).tokens:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STOP_SECONDS):
+                    await asyncio.gather(*map(self._wait, self.turns))
+            await self._book()
+
+    async def _book(self) -> None:
+        """Count what the replies took, once they have ended."""
+        self.turns = await in_db(_fresh, self.turns)
+        await in_db(book, self.key, self._usage()["total_tokens"])
 
 
 def _event(chunk: dict[str, Any]) -> bytes:

@@ -17,6 +17,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
+from clawweb.limits import limits_of
 from clawweb.services import accounts
 from clawweb.services.errors import ServiceError
 from clawweb.views.forms import ConsentForm, KeyForm, UserForm
@@ -116,7 +117,7 @@ def _settings_page(request: HttpRequest, **context: object) -> HttpResponse:
         "consent_form": ConsentForm(initial=model_to_dict(request.user, ConsentForm.base_fields)),
         "key_form": KeyForm(),
         "user_form": UserForm(),
-        "keys": request.user.api_keys.order_by("-id"),
+        "keys": [(key, limits_of(key)) for key in request.user.api_keys.order_by("-id")],
     }
     wrong = any(getattr(form, "errors", None) for form in context.values())
     return render(
