@@ -14,7 +14,7 @@ from django.db import transaction
 
 from clawweb.config import config
 from clawweb.models import User
-from clawweb.services import chat, feedback, health, jobs, serving, versions
+from clawweb.services import chat, feedback, health, jobs, serving, sessions, versions
 from rollouts.errors import RolloutError
 
 log = logging.getLogger(__name__)
@@ -93,6 +93,7 @@ def sweep() -> None:
 
 def _sweep_turns() -> None:
     chat.interrupt_abandoned()
+    sessions.close_idle()
 
 
 def _sweep_jobs() -> None:

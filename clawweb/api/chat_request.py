@@ -11,6 +11,7 @@ from clawweb.config import config
 from rollouts.types import Message, SamplingParams
 
 MAX_SESSION_NAME = 128
+MAX_ONCE = 255
 _YES = ("1", "true", "yes", "on")
 
 
@@ -113,7 +114,8 @@ class ChatRequest(BaseModel):
 
 
 def headers_of(request: HttpRequest) -> dict[str, str]:
-    """Session, turn type and done from the headers, checked; absent ones are left out."""
+    """Session, turn type, done and what marks a re-sent request, from the headers, checked; absent
+    ones are left out."""
     found: dict[str, str] = {}
     session = request.headers.get("X-Session-Id", "")
     if session:
@@ -127,4 +129,12 @@ def headers_of(request: HttpRequest) -> dict[str, str]:
         found["turn_type"] = kind
     if request.headers.get("X-Session-Done", "").lower() in _YES:
         found["done"] = "yes"
+    once = request.headers.get("Idempotency-Key", "")
+    if once:
+        if len(once) > MAX_ONCE or not once.isprintable():
+            raise Unacceptable(f"Idempotency-Key has at most {MAX_ONCE} printable characters.")
+        found["once"] = once
+    retries = request.headers.get("X-Stainless-Retry-Count", "")
+    if retries.isdecimal() and int(retries[:9]) > 0:
+        found["retried"] = "yes"
     return found

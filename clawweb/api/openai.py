@@ -24,10 +24,12 @@ from clawweb.models import ApiKey, Turn, TurnState, User
 from clawweb.orm import in_db
 from clawweb.selectors import chat as chats
 from clawweb.selectors.learning import adapters_of
-from clawweb.services import chat, sessions
+from clawweb.services import requests
 from clawweb.services.accounts import key_for
 from clawweb.services.errors import ServiceError
+from clawweb.services.requests import Request
 from clawweb.streams import read_reply
+from clawweb.turn_types import classify
 
 log = logging.getLogger(__name__)
 View = Callable[[HttpRequest, ApiKey], Awaitable[HttpResponseBase]]
@@ -154,7 +156,7 @@ async def _opened(key: ApiKey, body: ChatRequest, headers: dict[str, str]) -> li
 
 async def _stop_all(turns: Awaitable[list[Turn]]) -> None:
     for turn in await turns:
-        await in_db(chat.request_stop, turn)
+        await in_db(requests.hang_up, turn)
 
 
 def _detach(work: Coroutine[Any, Any, None]) -> None:
@@ -166,28 +168,23 @@ def _detach(work: Coroutine[Any, Any, None]) -> None:
 
 def _open(key: ApiKey, body: ChatRequest, headers: dict[str, str]) -> list[Turn]:
     """Place the request in a session and open a turn per choice; the choices are siblings."""
-    user = key.user
-    _check_model(user, body.model)
-    name = headers.get("session") or body.session_id
-    turn_type = headers.get("turn_type") or body.turn_type or "main"
-    session, parent, new = sessions.place(
-        user=user, api_key=key, name=name, messages=body.plain_messages(), turn_type=turn_type
-    )
-    turns = [
-        chat.open_turn(
-            session=session,
-            parent=parent,
-            messages=new,
-            params=params,
+    _check_model(key.user, body.model)
+    messages = body.plain_messages()
+    turn_type, said_by = classify(messages, header=headers.get("turn_type"), body=body.turn_type)
+    return requests.open_request(
+        Request(
+            key=key,
+            messages=messages,
+            params=body.sampling(),
             asked=body.model,
+            session=headers.get("session") or body.session_id,
             turn_type=turn_type,
-            source="api",
+            turn_type_from=said_by,
+            done=bool(headers.get("done") or body.session_done),
+            once=headers.get("once"),
+            retried="retried" in headers,
         )
-        for params in body.sampling()
-    ]
-    if headers.get("done") or body.session_done:
-        sessions.close_session(session)
-    return turns
+    )
 
 
 def _check_model(user: User, model: str) -> None:
@@ -349,7 +346,7 @@ class Answer:
 
     async def _stop(self) -> None:
         for turn in self.turns:
-            await in_db(chat.request_stop, turn)
+            await in_db(requests.hang_up, turn)
         if limits_of(self.key).tokens:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STOP_SECONDS):

@@ -21,7 +21,8 @@ class ChatSession(models.Model):
     locked = models.BooleanField(default=False)  # kept out of training
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
-    closed_at = models.DateTimeField(null=True, blank=True)
+    closed_at = models.DateTimeField(null=True, blank=True)  # nothing more was said, or done
+    done = models.BooleanField(default=False)  # its client said so
 
     class Meta:
         constraints = [
@@ -77,6 +78,7 @@ class Turn(models.Model):
     tool_choice = models.JSONField(null=True)
     response_format = models.JSONField(null=True)
     request_hash = models.CharField(max_length=64, blank=True, db_index=True)  # finds a re-sent one
+    readers = models.PositiveSmallIntegerField(default=1)  # requests that wait for this reply
     reply = models.TextField(blank=True)
     tool_calls = models.JSONField(default=list)  # of the reply
     reasoning = models.TextField(blank=True)  # the model's own, shown in the inspector alone
@@ -108,7 +110,10 @@ class Turn(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["session", "client_id"], name="client_id_unique")
+            models.UniqueConstraint(fields=["session", "client_id"], name="client_id_unique"),
+            models.UniqueConstraint(
+                fields=["client_id"], condition=Q(source="api"), name="api_client_id_unique"
+            ),
         ]
         indexes = [
             models.Index(

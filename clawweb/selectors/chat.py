@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -91,48 +89,45 @@ def said(text: str, tool_calls: Sequence[dict[str, Any]] = ()) -> Message:
     return message
 
 
-def messages_for(turn: Turn) -> list[Message]:
-    """What the model is asked for this turn: the branch so far, from where its memory begins."""
+def begins_anew(turn: Turn) -> bool:
+    """Whether the turn's messages are the client's whole conversation, which it has changed since
+    the turn that this one follows."""
+    return turn.source == "api" and turn.context_start_id == turn.pk
+
+
+def messages_for(turn: Turn, *, whole: bool = False) -> list[Message]:
+    """What the model is asked for this turn: the branch so far, from where its memory begins.
+
+    `whole` gives the conversation as its client knows it, also what memory has dropped.
+    """
     path = path_to(turn)
+    path = path[max((i for i, row in enumerate(path) if begins_anew(row)), default=0) :]
     messages: list[Message] = []
-    if turn.context_start_id is not None:
+    start = turn.context_start_id
+    if not whole and start is not None and path[0].pk < start:
         messages += [m for m in input_of(path[0]) if m["role"] == "system"]
-        path = [row for row in path if row.pk >= turn.context_start_id]
+        path = [row for row in path if row.pk >= start]
     for earlier in path[:-1]:
         messages += input_of(earlier)
         messages.append(reply_message(earlier))
     return messages + input_of(turn)
 
 
-def history_hash(messages: Sequence[Message]) -> str:
-    """Names a message list by its content; equal lists of one caller continue one conversation."""
-    plain = [[m["role"], m["content"].strip()] for m in messages]
-    return hashlib.sha256(json.dumps(plain, ensure_ascii=False).encode()).hexdigest()
+def next_words(turn: Turn) -> list[Message]:
+    """What came after the last reply that the turn's client knew of: the user's words, or all
+    results of the tools that were called."""
+    messages = input_of(turn)
+    ends = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+    return messages[ends[-1] + 1 :] if ends else messages
 
 
-def turn_that_ends_with(
-    user: User,
-    messages: Sequence[Message],
-    *,
-    session: ChatSession | None,
-    api_key_id: int | None,
-    turn_type: str = "main",
-) -> tuple[Turn | None, int]:
-    """The turn after which the longest prefix of `messages` stood, and that prefix's length.
+def next_turn(turn: Turn) -> Turn | None:
+    """The main turn that the conversation went on with; None while nobody has said more.
 
-    Within one session when it is given, else among the sessions that this key opened.
+    The newest: an edited message, a reply asked for again, or a list of tool results that has grown
+    replaces what was said before it.
     """
-    turns = Turn.objects.filter(session__user=user)
-    if turn_type == "main":
-        turns = turns.filter(turn_type="main")  # a background call is no part of the conversation
-    turns = turns.filter(session=session) if session else turns.filter(session__api_key=api_key_id)
-    ends = [i for i, m in enumerate(messages) if m["role"] == "assistant"]
-    hashes = {history_hash(messages[: end + 1]): end + 1 for end in ends}
-    if not hashes:
-        return None, 0
-    found = turns.filter(history_hash__in=list(hashes), session__closed_at=None).order_by("-id")
-    best = max(found, key=lambda turn: (hashes[turn.history_hash], turn.pk), default=None)
-    return (best, hashes[best.history_hash]) if best else (None, 0)
+    return turn.children.filter(turn_type="main").order_by("-id").first()
 
 
 def latest_feedback(turn: Turn) -> Feedback | None:

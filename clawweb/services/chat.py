@@ -15,14 +15,10 @@ from clawweb import valkey
 from clawweb.engine import current_template_hash
 from clawweb.events import changed
 from clawweb.models import ChatSession, Consent, Turn, TurnState, User
-from clawweb.selectors.chat import (
-    history_hash,
-    input_of,
-    messages_for,
-    path_to,
-)
+from clawweb.selectors.chat import begins_anew, input_of, messages_for, path_to, said
 from clawweb.selectors.hints import hints_to_prompt
 from clawweb.selectors.learning import live_adapter, policy_of
+from clawweb.selectors.placing import history_hash
 from clawweb.services.errors import ServiceError
 from rollouts.types import BASE, Message, Policy, Rollout, SamplingParams
 
@@ -38,11 +34,17 @@ def open_turn(
     params: SamplingParams,
     asked: str = "agent",
     turn_type: str = "main",
+    turn_type_from: str = "",
     source: str = "ui",
     client_id: str | None = None,
+    request_hash: str = "",
+    anew: bool = False,
 ) -> Turn:
-    """A pending turn that a generator will answer. The same `client_id` gives the same turn."""
-    known = turn_sent_as(session.user, client_id)
+    """A pending turn that a generator will answer. A browser's `client_id` gives the same turn.
+
+    `anew`: `messages` are the whole conversation, not only what is new after the parent's reply.
+    """
+    known = turn_sent_as(session.user, client_id) if source == "ui" else None
     if known is not None:
         return known
     user = User.objects.get(pk=session.user_id)  # a socket's own row is as old as the socket
@@ -53,8 +55,10 @@ def open_turn(
         context_start=parent.context_start if parent else None,
         source=source,
         turn_type=turn_type,
+        turn_type_from=turn_type_from,
         asked=asked,
         client_id=client_id,
+        request_hash=request_hash if recorded else "",
         recorded=recorded,
         input_messages=list(messages) if recorded else [],
         prompted_hints=_hints_for(user, messages, asked=asked, turn_type=turn_type),
@@ -64,10 +68,14 @@ def open_turn(
         _keep(turn, messages, "")
     with transaction.atomic():
         turn.save()
-        if recorded and not session.title:
+        if anew:
+            turn.context_start = turn
+            turn.save(update_fields=["context_start"])
+        if recorded and turn_type == "main" and not session.title:
             text = next((m["content"] for m in messages if m["role"] == "user"), "")
             session.title = " ".join(text.split())[:TITLE_CHARS]
-        session.save(update_fields=["title", "updated_at"])
+        session.closed_at, session.done = None, False  # whoever speaks opens it again
+        session.save(update_fields=["title", "updated_at", "closed_at", "done"])
     transaction.on_commit(valkey.wake_generator, robust=True)
     return turn
 
@@ -108,8 +116,10 @@ def regenerate(*, turn: Turn, client_id: str | None = None) -> Turn:
         params=sampling_of(turn),
         asked="agent" if turn.asked.startswith("agent") else turn.asked,
         turn_type=turn.turn_type,
+        turn_type_from=turn.turn_type_from,
         source=turn.source,
         client_id=client_id,
+        anew=begins_anew(turn),
     )
 
 
@@ -265,12 +275,8 @@ def _kept_aside(turn: Turn, text: str) -> dict[str, str]:
 
 
 def _history_after(turn: Turn, text: str) -> str:
-    # Named by the whole branch, also when the prompt's memory begins later.
-    turn_start, turn.context_start = turn.context_start, None
-    try:
-        return history_hash([*messages_for(turn), Message(role="assistant", content=text)])
-    finally:
-        turn.context_start = turn_start
+    # Named by the whole conversation, also when the prompt's memory begins later.
+    return history_hash([*messages_for(turn, whole=True), said(text)])
 
 
 def interrupt_abandoned() -> list[Turn]:

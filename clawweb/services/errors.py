@@ -49,5 +49,10 @@ class EngineDown(ServiceError):
     status = 503
 
 
+class OtherRequest(ServiceError):
+    title = "idempotency_key_reused"
+    status = 422
+
+
 class LeaseLost(Exception):
     """Another worker holds the row now: go home without writing anything."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 
 from django.db import IntegrityError, transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from clawweb.models import ApiKey, ChatSession, Turn, User
-from clawweb.selectors.chat import turn_that_ends_with
+from clawweb.config import config
+from clawweb.models import ApiKey, ChatSession, Turn, TurnState, User
+from clawweb.selectors.placing import find_turn
 from rollouts.types import Message
 
 
@@ -32,6 +35,21 @@ def open_session(
         return own.get()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a stateless request belongs: its session, the turn it follows, what is new in it.
+
+    `anew` says that the client's conversation is not what ours was up to there (it has dropped,
+    rewritten or summarised some of it): then `messages` are all that it sent, and the model is
+    asked just that.
+    """
+
+    session: ChatSession
+    parent: Turn | None
+    messages: list[Message]
+    anew: bool = False
+
+
 def place(
     *,
     user: User,
@@ -39,18 +57,33 @@ def place(
     name: str | None,
     messages: Sequence[Message],
     turn_type: str = "main",
-) -> tuple[ChatSession, Turn | None, list[Message]]:
-    """Where a stateless request belongs: its session, the turn it follows, and what is new in
-    it."""
+) -> Place:
+    """Find a request's place. A name names its session; without one its key's conversation that the
+    messages go on from; what goes on from none opens a session: two people may begin alike, and
+    nobody's words go into a stranger's conversation. The rules are in `find_turn`."""
     session = open_session(user=user, external_id=name, api_key=api_key) if name else None
     key_id = api_key.pk if api_key else None
-    parent, length = turn_that_ends_with(
-        user, messages, session=session, api_key_id=key_id, turn_type=turn_type
+    found = find_turn(user, messages, session=session, api_key_id=key_id, turn_type=turn_type)
+    if found is None:
+        session = session or open_session(user=user, api_key=api_key)
+        return Place(session=session, parent=None, messages=list(messages))
+    return Place(
+        session=session or found.turn.session,
+        parent=found.turn,
+        messages=list(messages[found.length :] if found.same else messages),
+        anew=not found.same,
     )
-    if session is None:
-        session = parent.session if parent else open_session(user=user, api_key=api_key)
-    return session, parent, list(messages[length:])
 
 
 def close_session(session: ChatSession) -> None:
-    ChatSession.objects.filter(pk=session.pk, closed_at=None).update(closed_at=timezone.now())
+    """Its client says that it is over. What is said in it later opens it again."""
+    ChatSession.objects.filter(pk=session.pk).update(closed_at=timezone.now(), done=True)
+
+
+def close_idle() -> int:
+    """Close the sessions in which nothing was said for so long; how many. Ratings are still taken,
+    and what is said later opens a session again."""
+    since = timezone.now() - timedelta(seconds=config().session_timeout)
+    busy = Turn.objects.filter(state__in=[TurnState.PENDING, TurnState.STREAMING])
+    idle = ChatSession.objects.filter(closed_at=None, updated_at__lt=since)
+    return idle.exclude(pk__in=busy.values("session_id")).update(closed_at=timezone.now())

@@ -145,37 +145,6 @@ def test_memory_can_begin_later_but_keeps_the_system_message(alice):
     assert not chat.move_memory(claimed)
 
 
-def test_a_stateless_caller_is_found_by_what_it_sends_again(alice):
-    messages = [user_says("q1")]
-    session, parent, new = sessions.place(user=alice, api_key=None, name=None, messages=messages)
-    assert (parent, new) == (None, messages)
-    turn = make_turn(alice, "q1", reply="a1", session=session)
-    longer = [*messages, agent_says(" a1 "), user_says("q2")]
-    place = sessions.place(user=alice, api_key=None, name=None, messages=longer)
-    assert place == (session, turn, [user_says("q2")])
-
-
-def test_the_longest_known_prefix_wins(alice):
-    first = make_turn(alice, "q1", reply="a1")
-    second = make_turn(alice, "q2", reply="a2", session=first.session, parent=first)
-    messages = [
-        user_says("q1"),
-        agent_says("a1"),
-        user_says("q2"),
-        agent_says("a2"),
-        user_says("q3"),
-    ]
-    _, parent, new = sessions.place(user=alice, api_key=None, name=None, messages=messages)
-    assert (parent, new) == (second, [user_says("q3")])
-
-
-def test_the_same_words_of_another_user_are_another_conversation(alice, bob):
-    make_turn(alice, "q1", reply="a1")
-    messages = [user_says("q1"), agent_says("a1"), user_says("q2")]
-    session, parent, new = sessions.place(user=bob, api_key=None, name=None, messages=messages)
-    assert (session.user, parent, new) == (bob, None, messages)
-
-
 def test_a_session_name_belongs_to_its_user(alice, bob):
     hers = sessions.open_session(user=alice, external_id="work")
     assert sessions.open_session(user=alice, external_id="work") == hers

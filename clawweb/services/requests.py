@@ -1,0 +1,199 @@
+"""Writes of stateless requests: the turns of one, opened once however often it is sent.
+
+Two marks say that a request has been sent before: an `Idempotency-Key`, and the retry count that
+the official SDKs send. Both lead to the turns that are there, if their replies are whole or still
+being written. The same words without a mark ask for another reply: a sibling.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from django.db import IntegrityError
+from django.db.models import F
+from django.utils import timezone
+
+from clawweb.models import ApiKey, ChatSession, Turn, TurnState
+from clawweb.selectors.chat import begins_anew, input_of
+from clawweb.selectors.placing import plain
+from clawweb.services import chat, sessions
+from clawweb.services.errors import OtherRequest
+from clawweb.services.sessions import Place
+from rollouts.types import Message, SamplingParams
+
+RETRIED_WITHIN = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a client asks for; each of `params` is a choice, and a turn."""
+
+    key: ApiKey
+    messages: Sequence[Message]
+    params: Sequence[SamplingParams]
+    asked: str = "agent"
+    session: str | None = None  # its name
+    turn_type: str = "main"
+    turn_type_from: str = ""
+    done: bool = False  # the session ends with this request
+    once: str | None = None  # an Idempotency-Key
+    retried: bool = False
+    rendered: Mapping[str, Any] = field(default_factory=dict)  # tools and the like, by column
+
+    def digest(self) -> str:
+        """Names what is asked for. Requests of one key with the same name are the same request."""
+        asked = [
+            self.key.pk,
+            self.session,
+            self.asked,
+            [asdict(params) for params in self.params],
+            dict(self.rendered),
+            [plain(message) for message in self.messages],
+        ]
+        text = json.dumps(asked, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def open_request(request: Request) -> list[Turn]:
+    """A turn for each choice, the choices being siblings: those that are there, or new ones."""
+    digest = request.digest()
+    if request.once is not None:
+        turns = _open_once(request, digest)
+    else:
+        turns = _tried_before(request, digest) if request.retried else []
+        if not turns:
+            place = _place(request)
+            turns = [_open(request, place, params, digest) for params in request.params]
+    if request.done:
+        sessions.close_session(turns[0].session)
+    return turns
+
+
+def _place(request: Request) -> Place:
+    return sessions.place(
+        user=request.key.user,
+        api_key=request.key,
+        name=request.session,
+        messages=request.messages,
+        turn_type=request.turn_type,
+    )
+
+
+def _open(
+    request: Request,
+    place: Place,
+    params: SamplingParams,
+    digest: str,
+    client_id: str | None = None,
+) -> Turn:
+    return chat.open_turn(
+        session=place.session,
+        parent=place.parent,
+        messages=place.messages,
+        anew=place.anew,
+        params=params,
+        asked=request.asked,
+        turn_type=request.turn_type,
+        turn_type_from=request.turn_type_from,
+        source="api",
+        client_id=client_id,
+        request_hash=digest,
+        **request.rendered,
+    )
+
+
+def _tried_before(request: Request, digest: str) -> list[Turn]:
+    """The turns of the try before this one; empty when one of them is not to be had any more."""
+    since = timezone.now() - RETRIED_WITHIN
+    rows = (
+        Turn.objects.filter(session__user=request.key.user, source="api", request_hash=digest)
+        .select_related("session")
+        .order_by("-id")[: len(request.params)]
+    )
+    turns = [row for row in rows if row.finished_at is None or row.finished_at > since]
+    joined = [turn for turn in turns if join(turn)]
+    if len(joined) == len(request.params):
+        return joined[::-1]
+    for turn in joined:
+        hang_up(turn)
+    return []
+
+
+def _open_once(request: Request, digest: str) -> list[Turn]:
+    """The turns under the request's Idempotency-Key; what is missing of them is opened.
+
+    The turns' ids make two processes that are sent the same request agree: the one that writes
+    second finds the first one's turns. A turn without a whole reply gives its id to a sibling.
+    """
+    ids = [_client_id(request, index) for index in range(len(request.params))]
+    there = _under(ids)
+    if any(turn.request_hash not in ("", digest) for turn in there.values()):
+        raise OtherRequest("This Idempotency-Key was sent with another request. Use a new one.")
+    for turn in list(there.values()):
+        if not join(turn):
+            Turn.objects.filter(pk=turn.pk, client_id=turn.client_id).update(client_id=None)
+            del there[str(turn.client_id)]
+    if len(there) == len(ids):
+        return [there[client_id] for client_id in ids]
+    first = next(iter(there.values()), None)
+    place = _beside(first) if first and first.recorded else _place(request)
+    turns = []
+    for client_id, params in zip(ids, request.params, strict=True):
+        turn = there.get(client_id)
+        if turn is None:
+            try:
+                turn = _open(request, place, params, digest, client_id)
+            except IntegrityError:  # the same request came by another process in the meantime
+                turn = _under(ids)[client_id]
+                join(turn)
+        turns.append(turn)
+    _forget_empty(place.session, turns)
+    return turns
+
+
+def _client_id(request: Request, index: int) -> str:
+    name = hashlib.sha256(str(request.once).encode()).hexdigest()[:32]
+    return f"{request.key.pk}-{name}-{index}"
+
+
+def _under(ids: Sequence[str]) -> dict[str, Turn]:
+    rows = Turn.objects.filter(source="api", client_id__in=ids).select_related("session")
+    return {str(row.client_id): row for row in rows}
+
+
+def _beside(turn: Turn) -> Place:
+    """The place of a sibling."""
+    return Place(
+        session=turn.session,
+        parent=turn.parent,
+        messages=input_of(turn),
+        anew=begins_anew(turn),
+    )
+
+
+def _forget_empty(session: ChatSession, turns: Sequence[Turn]) -> None:
+    """A session that was opened for turns which turned out to be elsewhere."""
+    if session.external_id is None and all(turn.session_id != session.pk for turn in turns):
+        ChatSession.objects.filter(pk=session.pk, turns=None).delete()
+
+
+def join(turn: Turn) -> bool:
+    """Wait for this reply too. False when it is not to be had whole: it failed, or is stopping."""
+    unfinished = Turn.objects.filter(
+        pk=turn.pk, state__in=[TurnState.PENDING, TurnState.STREAMING], stop_requested=False
+    )
+    if unfinished.update(readers=F("readers") + 1):
+        return True
+    turn.refresh_from_db(fields=["state"])
+    return turn.state == TurnState.COMPLETE
+
+
+def hang_up(turn: Turn) -> None:
+    """A client is gone. The reply is stopped when nobody else waits for it."""
+    if not Turn.objects.filter(pk=turn.pk, readers__gt=1).update(readers=F("readers") - 1):
+        chat.request_stop(turn)
