@@ -48,3 +48,7 @@ bench-personas: install  ## Simulated people and every recipe, side by side; tak
 .PHONY: bench-trainer
 bench-trainer: install  ## One update against TRL's and a plain peft loop's: speed and memory; half an hour
 	PYTHONPATH=. $(BIN)/python bench/trainer/run.py $(ARGS)
+
+.PHONY: bench-gateway
+bench-gateway: install  ## What the gateway adds to vLLM: first token, request, CPU per token; ten minutes
+	PYTHONPATH=. $(BIN)/python bench/gateway/run.py $(ARGS)
