@@ -48,6 +48,7 @@ parts = [
     path("parts/sessions/", chat.sessions_part, name="part_sessions"),
     path("parts/jobs/", console.jobs_part, name="part_jobs"),
     path("parts/system/", console.system_part, name="part_system"),
+    path("parts/turns/<str:turn_id>/", inspector.turn_part, name="part_turn"),
     path("parts/adapters/", console.adapters_part, name="part_adapters"),
     path("parts/jobs/<str:job_id>/head/", console.job_part, {"part": "head"}, name="part_job_head"),
     path("parts/jobs/<str:job_id>/tail/", console.job_part, {"part": "tail"}, name="part_job_tail"),

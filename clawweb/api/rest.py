@@ -43,6 +43,14 @@ class FeedbackIn(Schema):
     final: bool | None = None
 
 
+class TurnIn(Schema):
+    """What its user makes of a turn."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    turn_type: Literal["main", "side"]
+
+
 class JobIn(Schema):
     """`method` chooses how to learn: docs/algorithms.md, Methods."""
 
@@ -124,6 +132,16 @@ def get_session(request: HttpRequest, name: str) -> Any:
 @api.get("/turns/{turn_id}", auth=Scoped("read"), tags=["chat"])
 def get_turn(request: HttpRequest, turn_id: str) -> Any:
     return chats.turn_json(chats.turn_of(caller(request), turn_id))
+
+
+@api.post("/turns/{turn_id}", auth=Scoped("feedback"), tags=["chat"])
+def post_turn(request: HttpRequest, turn_id: str, body: TurnIn) -> Any:
+    """Say whether a turn is part of the conversation (main) or a background call (side); its
+    rating, if training has not taken it yet, counts or does not count from then on."""
+    user = caller(request)
+    feedback.set_turn_type(turn=chats.turn_of(user, turn_id), turn_type=body.turn_type)
+    tasks.after_rating(user)
+    return chats.turn_json(chats.turn_of(user, turn_id))
 
 
 @api.post("/turns/{turn_id}/feedback", auth=Scoped("feedback"), tags=["feedback"])

@@ -166,6 +166,7 @@ def turn_json(turn: Turn, siblings: Iterable[str] | None = None) -> dict[str, An
         "parent": turn.parent.public_id if turn.parent else None,
         "state": turn.state,
         "turn_type": turn.turn_type,
+        "turn_type_from": turn.turn_type_from,
         "source": turn.source,
         "model": turn.asked,
         "text": next((m["content"] for m in reversed(messages) if m["role"] == "user"), ""),
@@ -213,4 +214,5 @@ def session_json(session: ChatSession) -> dict[str, Any]:
         "locked": session.locked,
         "created_at": session.created_at,
         "updated_at": session.updated_at,
+        "closed_at": session.closed_at,
     }

@@ -26,6 +26,7 @@ from clawweb.models import (
 )
 from clawweb.selectors.chat import latest_feedback
 from clawweb.services.errors import Contradiction, NothingToRate, NotRecorded, UnknownReason
+from clawweb.turn_types import MAIN, OWNER
 from rollouts.types import SamplingParams
 
 MAX_COMMENT = 4000
@@ -179,6 +180,40 @@ def drop_reason(turn: Turn, *, reward: int | None, hinted: bool) -> str:
     if len(turn.logprobs) != len(turn.response_ids):
         return DropReason.NO_LOGPROBS
     return ""
+
+
+@transaction.atomic
+def set_turn_type(*, turn: Turn, turn_type: str) -> None:
+    """Its user says whether a turn is main or side; no rule and no header has a say after that.
+
+    What it gives to training follows: a sample that is not claimed yet is dropped as a side turn's,
+    and one that was dropped for that alone counts again.
+    """
+    row = Turn.objects.select_for_update(of=("self",)).select_related("session__user")
+    turn = row.get(pk=turn.pk)
+    turn.turn_type, turn.turn_type_from = turn_type, OWNER
+    turn.save(update_fields=["turn_type", "turn_type_from"])
+    sample = turn.samples.select_related("user").order_by("-id").first()
+    if sample is not None:
+        _retype(turn, sample)
+        changed(turn.session.user_id, "receipt", turn.public_id)
+    changed(turn.session.user_id, "turn", turn.public_id)
+
+
+def _retype(turn: Turn, sample: TrainingSample) -> None:
+    """Drop the sample or take it up again, as its turn's type now wants it."""
+    seen = {"state": sample.state, "drop_reason": sample.drop_reason}
+    if turn.turn_type != MAIN and sample.state in (SampleState.WAITING, SampleState.READY):
+        sample.state, sample.held_back = SampleState.DROPPED, False
+        sample.drop_reason = DropReason.SIDE_TURN
+    elif turn.turn_type == MAIN and sample.drop_reason == DropReason.SIDE_TURN:
+        hinted = bool(sample.lessons or sample.correction)
+        sample.drop_reason = drop_reason(turn, reward=sample.reward, hinted=hinted)
+        if not sample.drop_reason:
+            settle(sample)
+    TrainingSample.objects.filter(pk=sample.pk, **seen).update(
+        state=sample.state, drop_reason=sample.drop_reason, held_back=sample.held_back
+    )
 
 
 def settle(sample: TrainingSample) -> None:

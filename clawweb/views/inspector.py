@@ -8,20 +8,25 @@ from typing import Any
 
 from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
 from clawweb.models import DropReason, TrainingSample, Turn
 from clawweb.selectors.chat import (
+    begins_anew,
     input_of,
     reply_of,
     session_json,
     sessions_of,
+    tool_calls_of,
+    turn_of,
     turns_of,
 )
 from clawweb.selectors.learning import job_number, receipt
+from clawweb.turn_types import explain
 from clawweb.views.chat import own_session
 from rollouts.types import Message
 
@@ -48,9 +53,26 @@ def session(request: HttpRequest, session_id: str) -> HttpResponse:
         {
             "session": session_json(row),
             "page": page,
-            "turns": [turn_facts(turn) for turn in page],
+            "turns": [
+                {**turn_facts(turn), "number": number}
+                for number, turn in enumerate(page, page.start_index())
+            ],
         },
     )
+
+
+@never_cache
+@login_required
+@require_GET
+def turn_part(request: HttpRequest, turn_id: str) -> HttpResponse:
+    """One turn, fetched again when it, its rating or what became of that has changed."""
+    try:
+        turn = turn_of(request.user, turn_id)
+    except Turn.DoesNotExist:
+        raise Http404(_("You have no turn with that address.")) from None
+    number = turn.session.turns.filter(pk__lte=turn.pk).count()
+    facts = {**turn_facts(turn), "number": number}
+    return render(request, "inspector/_turn.html", {"turn": facts})
 
 
 def turn_facts(turn: Turn) -> dict[str, Any]:
@@ -61,7 +83,10 @@ def turn_facts(turn: Turn) -> dict[str, Any]:
         "row": turn,
         "messages": messages,
         "text": text_of(messages),
+        "anew": begins_anew(turn),
+        "why_type": explain(turn.turn_type, turn.turn_type_from),
         "reply": reply_of(turn),
+        "tool_calls": tool_calls_of(turn),
         "parent": turn.parent.public_id if turn.parent else None,
         "prompt_tokens": len(turn.prompt_ids) if turn.prompt_ids is not None else None,
         "response_tokens": len(turn.response_ids) if turn.response_ids is not None else None,

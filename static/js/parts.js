@@ -1,5 +1,5 @@
 // Pieces of a page that the server renders, fetched again when a nudge names their subject.
-// data-part: where from; data-on: which nudges; data-poll: every so many seconds while the page is seen.
+// data-part: where from; data-on: which nudges; data-id: of what; data-poll: every so many seconds while the page is seen.
 
 import { page } from "./api.js";
 
@@ -43,7 +43,12 @@ function parts() {
 
 function concerns(element, { what, id }) {
   if (!(element.dataset.on ?? "").split(" ").includes(what)) return false;
-  return !element.dataset.id || id === null || what !== "job" || element.dataset.id === id;
+  const own = element.dataset.id;
+  return !own || id === null || own === id || kind(own) !== kind(id);
+}
+
+function kind(id) { // of job-…, turn-…: a job's part cares for any turn, and only for its own job
+  return id.split("-")[0];
 }
 
 export function watchParts(connection) {

@@ -27,7 +27,8 @@ menu?.addEventListener("keydown", (event) => {
   menu.querySelector("summary").focus();
 });
 
-// Buttons that change something: data-post is the API's address, data-with the field it sends.
+// Buttons that change something: data-post is the API's address, data-with the field it sends,
+// data-what and data-id what has changed then.
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-post]");
   if (!button || button.disabled) return;
@@ -36,12 +37,14 @@ document.addEventListener("click", async (event) => {
     const field = document.getElementById(button.dataset.with ?? "");
     await call("POST", button.dataset.post, field ? { [field.name]: field.value } : {});
     notify(button.dataset.done ?? gettext("Done."));
-    const what = button.dataset.post.includes("adapter") ? "adapter" : "job";
-    document.dispatchEvent(new CustomEvent("changed", { detail: { what, id: null } }));
+    const what = button.dataset.what ?? (button.dataset.post.includes("adapter") ? "adapter" : "job");
+    const id = button.dataset.id ?? null;
+    document.dispatchEvent(new CustomEvent("changed", { detail: { what, id } }));
   } catch (problem) {
     notify(problem.message);
   } finally {
     button.disabled = false;
+    if (document.activeElement === document.body) button.focus(); // it was lost with `disabled`
   }
 });
 

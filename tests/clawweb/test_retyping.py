@@ -1,0 +1,141 @@
+"""What a user makes of a turn: main or side, and what its rating is worth then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from clawweb.models import Consent, SampleState, Turn, User
+from clawweb.selectors.learning import ready_samples
+from clawweb.services import feedback, sessions
+from tests.factories import claimed_job, down, make_turn, up
+
+pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
+
+
+@pytest.fixture
+def as_alice(client: Client, alice: User) -> Client:
+    client.force_login(alice)
+    return client
+
+
+def retype(client: Client, turn: Turn, turn_type: Any) -> Any:
+    return client.post(
+        f"/api/turns/{turn.public_id}", {"turn_type": turn_type}, content_type="application/json"
+    )
+
+
+def state_of(turn: Turn) -> tuple[str, str]:
+    sample = turn.samples.order_by("-id").first()
+    return sample.state, sample.drop_reason
+
+
+def test_a_rated_side_turn_counts_once_its_user_calls_it_main(as_alice, alice) -> None:
+    turn = make_turn(alice, turn_type="side")
+    down(turn)
+    assert state_of(turn) == ("dropped", "side_turn")
+    body = retype(as_alice, turn, "main").json()
+    assert (body["turn_type"], body["turn_type_from"]) == ("main", "owner")
+    assert body["receipt"]["state"] == "counted"
+    assert ready_samples(alice).count() == 1
+
+
+def test_a_counted_rating_of_a_side_turn_is_dropped(as_alice, alice) -> None:
+    turn = make_turn(alice)
+    down(turn)
+    body = retype(as_alice, turn, "side").json()
+    assert (body["receipt"]["state"], body["receipt"]["drop_reason"]) == ("not_used", "side_turn")
+    assert ready_samples(alice).count() == 0
+    retype(as_alice, turn, "main")
+    assert ready_samples(alice).count() == 1
+
+
+def test_what_would_not_train_anyway_says_why(as_alice, alice) -> None:
+    turn = make_turn(alice, turn_type="side")
+    up(turn)
+    User.objects.filter(pk=alice.pk).update(consent=Consent.KEEP)
+    retype(as_alice, turn, "main")
+    assert state_of(turn) == ("dropped", "consent")
+
+
+def test_another_reason_to_drop_it_stays(as_alice, alice) -> None:
+    turn = make_turn(alice, asked="base")
+    down(turn)
+    retype(as_alice, turn, "side")
+    retype(as_alice, turn, "main")
+    assert state_of(turn) == ("dropped", "base_requested")
+
+
+def test_a_claimed_rating_stays_with_its_job(as_alice, alice) -> None:
+    turn = make_turn(alice)
+    down(turn)
+    claimed_job(alice)
+    retype(as_alice, turn, "side")
+    assert state_of(turn) == (SampleState.CLAIMED, "")
+
+
+def test_a_bare_thumb_down_that_waits_is_dropped_too(as_alice, alice) -> None:
+    turn = make_turn(alice)
+    feedback.rate_turn(turn=turn, author=alice, changes={"value": -1})
+    retype(as_alice, turn, "side")
+    assert state_of(turn) == ("dropped", "side_turn")
+
+
+def test_the_batch_that_gets_full_by_it_is_trained(as_alice, alice, monkeypatch) -> None:
+    turns = [make_turn(alice, turn_type="side") for _ in range(8)]
+    for turn in turns:
+        down(turn)
+        retype(as_alice, turn, "main")
+    assert alice.jobs.count() == 1
+
+
+@pytest.mark.parametrize("turn_type", ["middle", None, 1])
+def test_there_are_two_types(as_alice, alice, turn_type) -> None:
+    assert retype(as_alice, make_turn(alice), turn_type).status_code == 422
+
+
+def test_others_turns_are_not_there(client: Client, alice, bob) -> None:
+    turn = make_turn(alice)
+    client.force_login(bob)
+    assert retype(client, turn, "side").status_code == 404
+    assert client.get(reverse("part_turn", args=[turn.public_id])).status_code == 404
+    turn.refresh_from_db()
+    assert turn.turn_type == "main"
+
+
+def test_the_inspector_says_why_and_offers_the_other_type(as_alice, alice) -> None:
+    session = sessions.open_session(user=alice, external_id="s")
+    turn = make_turn(alice, session=session, turn_type="side", turn_type_from="heartbeat")
+    page = as_alice.get(reverse("session", args=[session.public_id])).content.decode()
+    part = as_alice.get(reverse("part_turn", args=[turn.public_id])).content.decode()
+    for html in (page, part):
+        assert "The rule heartbeat fits" in html
+        assert "Count as conversation" in html
+        assert "Turn 1" in html
+    retype(as_alice, turn, "main")
+    part = as_alice.get(reverse("part_turn", args=[turn.public_id])).content.decode()
+    assert "Mark as background" in part
+    assert "You said so." in part
+
+
+def test_the_inspector_shows_tools_and_thoughts_and_what_was_sent_anew(as_alice, alice) -> None:
+    call = {"id": "c1", "function": {"name": "weather", "arguments": '{"city": "<Rome>"}'}}
+    turn = make_turn(
+        alice,
+        source="api",
+        reply="",
+        tool_calls=[call],
+        tools=[{"type": "function", "function": {"name": "weather"}}],
+        reasoning="I wonder.",
+    )
+    Turn.objects.filter(pk=turn.pk).update(context_start=turn)
+    html = as_alice.get(reverse("part_turn", args=[turn.public_id])).content.decode()
+    for words in (
+        "weather({&quot;city&quot;: &quot;&lt;Rome&gt;&quot;})",
+        "I wonder.",
+        "as its client",
+    ):
+        assert words in html
