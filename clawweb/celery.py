@@ -1,4 +1,4 @@
-"""The Celery app: two queues, ids only, no result backend. Rows remember; the queue only
+"""The Celery app: three queues, ids only, no result backend. Rows remember; the queue only
 hurries."""
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ app.conf.update(
     task_routes={
         "clawweb.tasks.run_training_job": {"queue": "gpu"},
         "clawweb.tasks.warm_up": {"queue": "gpu"},
+        "clawweb.tasks.judge": {"queue": "judge"},
     },
     task_ignore_result=True,
     task_acks_late=False,

@@ -104,6 +104,10 @@ class Config(BaseSettings):
         return 1e-3 if self.serving_dtype == "float32" else 0.06
 
     @property
+    def has_judge(self) -> bool:
+        return bool(self.judge or self.judge_url)
+
+    @property
     def redis(self) -> str:
         return self.redis_url or f"unix://{self.var.resolve() / 'run' / 'valkey.sock'}"
 

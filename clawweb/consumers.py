@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 
-from clawweb import events
+from clawweb import events, tasks
 from clawweb.config import config
 from clawweb.models import ChatSession, Turn, User
 from clawweb.orm import in_db
@@ -108,6 +108,7 @@ class ChatConsumer(NudgeConsumer):
             raise ServiceError(f"A message has at most {MAX_TEXT:,} characters.")
         turn = await in_db(self._open, content, text)
         await self._announce(turn, content)
+        await in_db(tasks.after_opening, turn)
 
     def _open(self, content: dict[str, Any], text: str) -> Turn:
         known = chat.turn_sent_as(self.user, content.get("client_id"))

@@ -1,15 +1,18 @@
-"""The one engine of this installation, from the settings; and its install id and tokenizer
-facts."""
+"""The one engine of this installation and its judge, from the settings; its install id and
+tokenizer facts."""
 
 from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
+from urllib.parse import urlsplit
 
 from clawweb.config import config
 from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
 from rollouts.engines.base import Engine
+from rollouts.judge import Judge, load_judge
+from rollouts.judge_model import ModelJudge, is_loopback
 from rollouts.rendering import control_strings, template_hash, weights_hash
 
 
@@ -20,6 +23,32 @@ def get_engine() -> Engine:
     return build_engine(
         EngineConfig(url=settings.vllm, key=settings.secret("vllm_key", settings.vllm_key))
     )
+
+
+@lru_cache(maxsize=1)
+def get_judge() -> Judge | None:
+    """Who judges replies; None when nobody does. ValueError says what is wrong with the settings.
+
+    One of your own may load whatever it needs: only where replies are judged.
+    """
+    settings = config()
+    if settings.judge:
+        return load_judge(settings.judge)
+    if not settings.judge_url:
+        return None
+    return ModelJudge(url=settings.judge_url, model=settings.judge_model, key=settings.judge_key)
+
+
+def judge_name() -> str:
+    """What people call the judge; empty when there is none."""
+    settings = config()
+    host = urlsplit(settings.judge_url).hostname or ""
+    return (settings.judge or (f"{settings.judge_model} at {host}" if host else ""))[:120]
+
+
+def judge_is_elsewhere() -> bool:
+    """Whether judging sends texts out of this machine, as far as the settings tell."""
+    return bool(config().judge_url) and not is_loopback(config().judge_url)
 
 
 @lru_cache(maxsize=1)

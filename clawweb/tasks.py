@@ -13,8 +13,17 @@ from celery.signals import worker_ready
 from django.db import transaction
 
 from clawweb.config import config
-from clawweb.models import User
-from clawweb.services import chat, feedback, health, jobs, serving, sessions, versions
+from clawweb.models import Turn, User
+from clawweb.services import (
+    chat,
+    feedback,
+    health,
+    jobs,
+    judgements,
+    serving,
+    sessions,
+    versions,
+)
 from rollouts.errors import RolloutError
 
 log = logging.getLogger(__name__)
@@ -38,6 +47,23 @@ def after_rating(user: User) -> None:
     job = jobs.queue_batch(user)
     if job is not None:
         enqueue(run_training_job, job.public_id)
+
+
+def after_opening(turn: Turn) -> None:
+    """A message has come in: what it says about the reply before it can be judged at once."""
+    judgement_id = judgements.awaited(turn)
+    if judgement_id is not None:
+        enqueue(judge, str(judgement_id))
+
+
+@shared_task
+def judge(judgement_id: str) -> None:
+    """One round of votes, on the queue `judge`. What counts may fill a batch."""
+    from clawweb import judging
+
+    user = judging.judge_reply(int(judgement_id))
+    if user is not None:
+        after_rating(user)
 
 
 @shared_task
@@ -84,7 +110,7 @@ def deploy(job_id: str) -> None:
 def sweep() -> None:
     """Find what crashes, lost messages and restarts left behind, from the rows alone."""
     health.beat("beat", "beat", "sent the sweep")
-    for step in (_sweep_turns, _sweep_jobs, _sweep_engine, health.forget_dead):
+    for step in (_sweep_turns, _sweep_jobs, _sweep_judgements, _sweep_engine, health.forget_dead):
         try:
             step()
         except RolloutError as exc:
@@ -105,6 +131,11 @@ def _sweep_jobs() -> None:
         _send(run_training_job, (job.public_id,), until_then)
     for job in versions.jobs_to_deploy():
         _send(deploy, (job.public_id,), until_then)
+
+
+def _sweep_judgements() -> None:
+    for pk in judgements.due():
+        _send(judge, (str(pk),), config().sweep_seconds)
 
 
 def _sweep_engine() -> None:

@@ -227,6 +227,7 @@ def sample_for(row: TrainingSample, parent: AdapterVersion | None) -> Sample:
         reward=row.reward,
         hint=defuse(row.hint, controls) or None,
         correction=defuse(row.correction, controls) or None,
+        other_hints=tuple(defuse(hint, controls) for hint in row.other_hints),
         prompted_hints=tuple(defuse(hint, controls) for hint in turn.prompted_hints),
         version_age=versions_behind(parent, turn),
     )

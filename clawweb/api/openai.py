@@ -16,6 +16,7 @@ from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 from pydantic import ValidationError
 
+from clawweb import tasks
 from clawweb.api.admission import within_limits
 from clawweb.api.auth import bearer
 from clawweb.api.chat_request import ChatRequest, Unacceptable, headers_of
@@ -130,6 +131,7 @@ async def chat_completions(request: HttpRequest, key: ApiKey) -> HttpResponseBas
         where = ".".join(str(part) for part in first["loc"])
         raise Unacceptable(f"{where}: {first['msg']}", param=where or None) from exc
     answer = Answer(await _opened(key, body, headers_of(request)), body, key)
+    _detach(in_db(tasks.after_opening, answer.turns[0]))  # the reply does not wait for it
     if body.stream:
         response: HttpResponseBase = StreamingHttpResponse(
             answer.events(), content_type="text/event-stream"

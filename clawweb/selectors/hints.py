@@ -43,7 +43,9 @@ def unlearned_hints(user: User) -> list[str]:
         .select_related("feedback", "turn")
         .defer("turn__prompt_ids", "turn__response_ids", "turn__logprobs")
     )
-    open_ones = list(said.filter(state__in=OPEN_SAMPLE).exclude(hint="").order_by("-id"))
+    # A judge's hints are its own words, not the user's: they teach, but never stand in a prompt.
+    own = said.filter(state__in=OPEN_SAMPLE, judgement=None)
+    open_ones = list(own.exclude(hint="").order_by("-id"))
     if not open_ones:
         return []
     learned = said.filter(state=SampleState.TRAINED, adapter__in=_live_line(user))
@@ -95,4 +97,4 @@ def _slugs(sample: TrainingSample) -> list[str]:
             user_id=sample.user_id, hint__in=sample.turn.prompted_hints
         ).select_related("feedback")
         ratings += [row.feedback for row in behind]
-    return [reason["slug"] for rating in ratings for reason in rating.reasons]
+    return [reason["slug"] for rating in ratings if rating for reason in rating.reasons]

@@ -75,7 +75,8 @@ def newest_sample(turn: Turn) -> TrainingSample | None:
 
 
 def receipt(turn: Turn) -> dict[str, Any] | None:
-    """What became of the turn's rating; None when it was never rated."""
+    """What became of the turn's rating, or of a judge's reading of what came next; None when there
+    is neither."""
     sample = newest_sample(turn)
     if sample is None:
         return None
@@ -98,6 +99,12 @@ def receipt(turn: Turn) -> dict[str, Any] | None:
 
 def _receipt_text(sample: TrainingSample, state: str, count: dict[str, int] | None) -> str:
     """The receipt as a person reads it."""
+    words = _receipt_words(sample, state, count)
+    read = sample.judgement_id and state in ("counted", "held_back", "in_training", "learned")
+    return f"{words}, from what came next" if read else words
+
+
+def _receipt_words(sample: TrainingSample, state: str, count: dict[str, int] | None) -> str:
     if state == "counted" and count:
         return f"counted ({count['have']} of {count['need']})"
     if state == "in_training" and sample.job:
@@ -262,5 +269,4 @@ def system_status() -> dict[str, Any]:
             }
             for row in Heartbeat.objects.order_by("kind", "name")
         ],
-        "judge": "off: ratings alone drive learning",
     }

@@ -88,11 +88,21 @@ def add_user(*, username: str, password: str) -> User:
     return user
 
 
-def set_consent(*, user: User, consent: str, prompt_hints: bool = False) -> None:
-    """What may happen to the user's chats, and whether hints hold before they are learned."""
+def set_consent(
+    *,
+    user: User,
+    consent: str,
+    prompt_hints: bool = False,
+    judge_elsewhere: bool | None = None,
+) -> None:
+    """What may happen to the user's chats, whether hints hold before they are learned, and whether
+    a judge elsewhere may read (None leaves that as it is)."""
     if consent not in Consent.values:
         raise ServiceError(f"consent is one of {', '.join(Consent.values)}")
-    User.objects.filter(pk=user.pk).update(consent=consent, prompt_hints=prompt_hints)
+    choices = {"consent": consent, "prompt_hints": prompt_hints}
+    if judge_elsewhere is not None:
+        choices["judge_elsewhere"] = judge_elsewhere
+    User.objects.filter(pk=user.pk).update(**choices)
 
 
 def make_link(user: User) -> str:

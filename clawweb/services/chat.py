@@ -19,6 +19,7 @@ from clawweb.selectors.chat import begins_anew, input_of, messages_for, path_to,
 from clawweb.selectors.hints import hints_to_prompt
 from clawweb.selectors.learning import live_adapter, policy_of
 from clawweb.selectors.placing import history_hash
+from clawweb.services import judgements
 from clawweb.services.errors import ServiceError
 from rollouts.types import BASE, Message, Policy, Rollout, SamplingParams
 
@@ -76,6 +77,7 @@ def open_turn(
             session.title = " ".join(text.split())[:TITLE_CHARS]
         session.closed_at, session.done = None, False  # whoever speaks opens it again
         session.save(update_fields=["title", "updated_at", "closed_at", "done"])
+        judgements.expect(turn)
     transaction.on_commit(valkey.wake_generator, robust=True)
     return turn
 

@@ -1,4 +1,4 @@
-"""Ratings: append-only rows, and the sample that the newest one stands for."""
+"""Ratings: append-only rows, and the sample that the newest one, or a judgement, stands for."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from clawweb.models import (
     DropReason,
     Feedback,
     FeedbackReason,
+    Judgement,
     SampleState,
     TrainingSample,
     Turn,
@@ -106,9 +107,12 @@ def _replace_sample(turn: Turn, row: Feedback) -> None:
     """The newest row decides: an unclaimed sample gives way, a claimed or learned one is marked."""
     old = turn.samples.order_by("-id").first()
     taken_back = row.value is None and not row.comment
-    if old is not None and old.state in (SampleState.WAITING, SampleState.READY):
-        old.state = SampleState.WITHDRAWN if taken_back else SampleState.SUPERSEDED
-        old.save(update_fields=["state", "updated_at"])
+    if old is not None:
+        unclaimed = TrainingSample.objects.filter(
+            pk=old.pk, state__in=[SampleState.WAITING, SampleState.READY]
+        )
+        unclaimed.update(state=SampleState.WITHDRAWN if taken_back else SampleState.SUPERSEDED)
+        old.refresh_from_db()  # a job may have been quicker
     if taken_back and (old is None or old.state == SampleState.WITHDRAWN):
         return
     if taken_back:
@@ -143,12 +147,32 @@ def _sample(turn: Turn, row: Feedback) -> TrainingSample:
         hint=hint,
         correction=row.correction,
     )
-    hinted = bool(sample.lessons or row.correction)
-    reason = drop_reason(turn, reward=row.value, hinted=hinted)
+    return _decided(sample, turn, waits=row.value == -1 and not row.is_final)
+
+
+def sample_judgement(turn: Turn, judgement: Judgement) -> TrainingSample:
+    """The sample of a reply that a judge scored and nobody has rated. The turn's row is locked."""
+    hint, *others = judgement.hints or [""]
+    sample = TrainingSample(
+        turn=turn,
+        user=turn.session.user,
+        judgement=judgement,
+        reward=judgement.score,
+        hint=hint,
+        other_hints=others,
+    )
+    _decided(sample, turn, waits=False).save()
+    changed(turn.session.user_id, "receipt", turn.public_id)
+    return sample
+
+
+def _decided(sample: TrainingSample, turn: Turn, *, waits: bool) -> TrainingSample:
+    """The sample, unsaved, as it begins: dropped with its reason, waiting, or settled."""
+    hinted = bool(sample.lessons or sample.correction)
+    reason = drop_reason(turn, reward=sample.reward, hinted=hinted)
     if reason:
         sample.state, sample.drop_reason = SampleState.DROPPED, reason
         return sample
-    waits = row.value == -1 and not row.is_final
     sample.settles_at = timezone.now() + timedelta(seconds=config().settle_seconds if waits else 0)
     sample.state = SampleState.WAITING
     if not waits:

@@ -41,6 +41,7 @@ def all_parts(config: Config) -> list[Part]:
         generator(),
         worker_light(config),
         worker_gpu(config),
+        *([worker_judge(config)] if config.has_judge else []),
         beat(config),
     ]
 
@@ -180,6 +181,17 @@ def worker_gpu(config: Config) -> Part:
         environment={"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"},
         cores=[] if config.has_gpu else training_cores(config),
         nice=10,
+    )
+
+
+def worker_judge(config: Config) -> Part:
+    """It only waits for answers: threads of one process, and no memory of their own for each."""
+    options = ["--queues", "judge", "--pool", "threads", "--concurrency", "4"]
+    return Part(
+        name="worker-judge",
+        command=celery(config, "worker-judge", *options),
+        environment={"MALLOC_ARENA_MAX": "2"},
+        nice=5,
     )
 
 

@@ -88,6 +88,7 @@ def probe(config: Config, name: str) -> Callable[[], bool] | None:
         "web": lambda: answers(f"{web_url(config)}/livez"),
         "worker-light": lambda: worker_answers(config, "worker-light"),
         "worker-gpu": lambda: worker_answers(config, "worker-gpu"),
+        "worker-judge": lambda: worker_answers(config, "worker-judge"),
     }
     return probes.get(name)
 

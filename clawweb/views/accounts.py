@@ -18,6 +18,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from clawweb.limits import limits_of
+from clawweb.selectors.judging import judge_status
 from clawweb.services import accounts
 from clawweb.services.errors import ServiceError
 from clawweb.views.forms import ConsentForm, KeyForm, UserForm
@@ -118,6 +119,7 @@ def _settings_page(request: HttpRequest, **context: object) -> HttpResponse:
         "key_form": KeyForm(),
         "user_form": UserForm(),
         "keys": [(key, limits_of(key)) for key in request.user.api_keys.order_by("-id")],
+        "judge": judge_status(request.user),
     }
     wrong = any(getattr(form, "errors", None) for form in context.values())
     return render(

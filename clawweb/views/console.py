@@ -15,6 +15,7 @@ from django.views.decorators.http import require_GET
 from clawweb.figures import chart_context
 from clawweb.models import TrainingJob, User
 from clawweb.selectors.chat import input_of
+from clawweb.selectors.judging import judge_status
 from clawweb.selectors.learning import (
     adapter_json,
     adapters_of,
@@ -75,7 +76,7 @@ def jobs_part(request: HttpRequest) -> HttpResponse:
 @require_GET
 def system_part(request: HttpRequest) -> HttpResponse:
     """A part of its own: it asks the model server, which may take seconds to not answer."""
-    status = system_status()
+    status = {**system_status(), "judge": _judge(request.user)["words"]}
     loaded = status["engine"]["adapters"] or []
     if not request.user.is_superuser:  # names of others' versions are none of their business
         own = set(request.user.adapters.values_list("name", flat=True))
@@ -145,7 +146,13 @@ def _jobs_context(request: HttpRequest) -> dict[str, Any]:
         "page": page,
         "jobs": [_job_row(job) for job in page],
         "agent": agent_status(request.user),
+        "judge": _judge(request.user),
     }
+
+
+def _judge(user: User) -> dict[str, Any]:
+    """The judge of the whole installation for admins, as far as it concerns them for others."""
+    return judge_status(None if user.is_superuser else user)
 
 
 def _job_row(job: TrainingJob) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
+from clawweb.engine import judge_is_elsewhere
 from clawweb.models import SCOPES, Consent
 from clawweb.services.accounts import UI_SCOPES
 
@@ -39,6 +40,20 @@ class ConsentForm(forms.Form):
         ),
         required=False,
     )
+    judge_elsewhere = forms.BooleanField(
+        label=_("Let the judge elsewhere read my chats"),
+        help_text=_(
+            "A model outside this installation then reads each reply with its question, a little "
+            "of what came before, and what you said next, and tells whether the reply was what "
+            "you wanted. Without your tick nothing leaves, and only your ratings count."
+        ),
+        required=False,
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not judge_is_elsewhere():
+            del self.fields["judge_elsewhere"]  # nobody is asked what does not arise
 
 
 class KeyForm(forms.Form):

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
-from clawweb.models import DropReason, TrainingSample, Turn
+from clawweb.models import DropReason, Judgement, TrainingSample, Turn
 from clawweb.selectors.chat import (
     begins_anew,
     input_of,
@@ -25,6 +25,7 @@ from clawweb.selectors.chat import (
     turn_of,
     turns_of,
 )
+from clawweb.selectors.judging import judgements_of
 from clawweb.selectors.learning import job_number, receipt
 from clawweb.turn_types import explain
 from clawweb.views.chat import own_session
@@ -47,6 +48,7 @@ def sessions(request: HttpRequest) -> HttpResponse:
 def session(request: HttpRequest, session_id: str) -> HttpResponse:
     row = own_session(request.user, session_id)
     page = Paginator(turns_of(row), PER_PAGE).get_page(request.GET.get("page"))
+    judgements = judgements_of(page)
     return render(
         request,
         "inspector/session.html",
@@ -54,7 +56,7 @@ def session(request: HttpRequest, session_id: str) -> HttpResponse:
             "session": session_json(row),
             "page": page,
             "turns": [
-                {**turn_facts(turn), "number": number}
+                {**turn_facts(turn, judgements.get(turn.pk)), "number": number}
                 for number, turn in enumerate(page, page.start_index())
             ],
         },
@@ -71,12 +73,12 @@ def turn_part(request: HttpRequest, turn_id: str) -> HttpResponse:
     except Turn.DoesNotExist:
         raise Http404(_("You have no turn with that address.")) from None
     number = turn.session.turns.filter(pk__lte=turn.pk).count()
-    facts = {**turn_facts(turn), "number": number}
+    facts = {**turn_facts(turn, judgements_of([turn]).get(turn.pk)), "number": number}
     return render(request, "inspector/_turn.html", {"turn": facts})
 
 
-def turn_facts(turn: Turn) -> dict[str, Any]:
-    """A turn with its feedback, samples and numbers, for people."""
+def turn_facts(turn: Turn, judgement: Judgement | None = None) -> dict[str, Any]:
+    """A turn with its feedback, judgement, samples and numbers, for people."""
     feedback = sorted(turn.feedback.all(), key=lambda row: row.pk)
     messages = input_of(turn)
     return {
@@ -95,6 +97,7 @@ def turn_facts(turn: Turn) -> dict[str, Any]:
         "seconds": seconds_of(turn),
         "receipt": receipt(turn),
         "feedback": feedback[::-1],
+        "judgement": judgement,
         "samples": [sample_facts(sample) for sample in turn.samples.all()][::-1],
     }
 

@@ -61,6 +61,15 @@ def test_on_one_core_nothing_is_pinned(tmp_path: Path, monkeypatch: pytest.Monke
     assert parts.serving_cores(settings(tmp_path)) == "auto"
 
 
+def test_a_worker_for_judging_runs_only_where_there_is_a_judge(tmp_path: Path) -> None:
+    assert "worker-judge" not in names(settings(tmp_path))
+    for judge in ({"judge_url": "http://127.0.0.1:1/v1"}, {"judge": "short"}):
+        config = settings(tmp_path, **judge)
+        assert "worker-judge" in names(config)
+        command = parts.worker_judge(config).command
+        assert command[command.index("--queues") + 1] == "judge"
+
+
 def test_two_installations_on_one_redis_have_workers_of_different_names(tmp_path: Path) -> None:
     one, two = settings(tmp_path / "one"), settings(tmp_path / "two")
     assert parts.node_name(one, "worker-gpu") != parts.node_name(two, "worker-gpu")
