@@ -10,21 +10,27 @@ from clawweb.models import User
 from clawweb.selectors.judging import judged
 from clawweb.services import judgements
 from clawweb.worker import doing
-from rollouts.judge import ask, verdict
+from rollouts.judge import Ballot, Judged, ask, verdict
 
 
 def judge_reply(judgement_id: int) -> User | None:
     """Take a waiting judgement one round further; its user, when a sample counts now."""
-    judge = get_judge()
-    judgement = judgements.claim(judgement_id) if judge is not None else None
-    if judge is None or judgement is None:
+    judgement = judgements.claim(judgement_id) if config().has_judge else None
+    if judgement is None:
         return None  # another worker has it, it is over, or nobody judges here any more
     doing("reading what followed a reply")
     try:
-        asked = judged(judgement)
-        ballots = asyncio.run(
-            ask(judge, asked, votes=config().judge_votes, seconds=config().judge_seconds)
-        )
+        ballots = _ballots(judged(judgement))
         return judgements.record(judgement, verdict(ballots), ballots)
     finally:
         doing("idle")
+
+
+def _ballots(asked: Judged) -> list[Ballot]:
+    try:
+        judge = get_judge()
+    except ValueError as exc:  # the settings name one that cannot be had
+        return [Ballot(error=str(exc), refused=True)]
+    assert judge is not None  # the caller has asked whether there is one
+    votes, seconds = config().judge_votes, config().judge_seconds
+    return asyncio.run(ask(judge, asked, votes=votes, seconds=seconds))

@@ -7,11 +7,12 @@ no vote: it never becomes a number. Knows no table and no web; docs/judges.md sh
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
 from rollouts.errors import BadReply, JudgeRefused, JudgeUnavailable
@@ -173,18 +174,22 @@ def judge_names() -> list[str]:
     return sorted({entry.name for entry in entry_points(group=GROUP)})
 
 
-def load_judge(name: str) -> Judge:
-    """A judge of that name; ValueError says which there are, or what is wrong with it."""
+def find_judge(name: str) -> EntryPoint:
+    """The entry point of that name; ValueError says which there are."""
     found = next(iter(entry_points(group=GROUP, name=name)), None)
     if found is None:
-        known = ", ".join(judge_names()) or "none is installed"
-        raise ValueError(
-            f"there is no judge called {name!r} among the entry points {GROUP}: {known}"
-        )
+        known = ", ".join(judge_names()) or "none"
+        raise ValueError(f"no judge is called {name!r}; installed (entry points {GROUP}): {known}")
+    return found
+
+
+def load_judge(name: str) -> Judge:
+    """A judge of that name; ValueError says which there are, or what is wrong with it."""
+    found = find_judge(name)
     try:
         judge: Judge = found.load()()
     except Exception as exc:
         raise ValueError(f"the judge {name!r} cannot be made: {type(exc).__name__}: {exc}") from exc
-    if not asyncio.iscoroutinefunction(getattr(judge, "judge", None)):
+    if not inspect.iscoroutinefunction(getattr(judge, "judge", None)):
         raise ValueError(f"the judge {name!r} has no `async def judge`")
     return judge

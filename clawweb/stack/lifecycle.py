@@ -18,6 +18,8 @@ from clawweb.stack.parts import Part, all_parts, log_folder, run_folder
 from clawweb.stack.readiness import answers, wait_until_ready, web_url
 from clawweb.stack.supervisor import RPC_ERRORS, Supervisor, end_orphans
 from clawweb.stack.terminal import StackError, clear_pending, say
+from rollouts.judge import find_judge
+from rollouts.judge_model import ModelJudge
 
 LONGEST_SOCKET_PATH = 100  # of 107 characters; supervisord appends its pid while it makes one
 
@@ -48,6 +50,7 @@ def up(config: Config, names: list[str]) -> int:
     try:
         with only_one(config):
             parts = chosen(config, names)
+            check_judge(config)
             if end_orphans(config):
                 say("ended what an earlier start had left behind")
             prepare_folders(config)
@@ -75,6 +78,18 @@ def chosen(config: Config, names: list[str]) -> list[Part]:
     if unknown := set(names) - known:
         raise StackError(f"no part {', '.join(unknown)}; there are {', '.join(sorted(known))}")
     return [part for part in parts if not names or part.name in names]
+
+
+def check_judge(config: Config) -> None:
+    """Settings that could never judge anything. A judge of one's own is not loaded here."""
+    try:
+        if config.judge:
+            find_judge(config.judge)
+        elif config.judge_url:
+            ModelJudge(url=config.judge_url, model=config.judge_model)
+    except ValueError as error:
+        setting = "CLAWWEB_JUDGE" if config.judge else "CLAWWEB_JUDGE_URL, CLAWWEB_JUDGE_MODEL"
+        raise StackError(f"{error} ({setting})") from error
 
 
 def prepare_folders(config: Config) -> None:

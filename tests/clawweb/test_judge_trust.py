@@ -134,6 +134,14 @@ def test_a_refusal_is_the_end_with_its_reason(alice, judge):
     assert judge_status(None)["refusal"] == ""
 
 
+def test_a_judge_that_cannot_be_loaded_says_so(alice, setting):
+    setting(judge="not-installed")
+    turn = make_turn(alice)
+    follow(turn)
+    assert judged(turn).state == "failed"
+    assert "no judge is called 'not-installed'" in judge_status(None)["refusal"]
+
+
 def test_a_lying_judge_makes_no_signal(alice, judge):
     judge.say = lambda asked: asked.send(b'{"choices": [{"message": {"content": NaN}}]}')
     turn = make_turn(alice)
