@@ -17,6 +17,7 @@ from django.views.decorators.http import require_GET
 
 from clawweb.models import ChatSession, Turn, User
 from clawweb.selectors.chat import active_reasons, session_of, sessions_of, turns_json
+from clawweb.selectors.judging import is_judged_for
 from clawweb.selectors.learning import agent_status
 
 LISTED = 60
@@ -44,6 +45,7 @@ def chat(request: HttpRequest, session_id: str | None = None) -> HttpResponse:
             "reasons": active_reasons(),
             "days": days(request.user),
             "agent": agent_status(request.user),
+            "judged": is_judged_for(request.user),
         },
     )
 

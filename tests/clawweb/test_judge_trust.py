@@ -210,6 +210,12 @@ def test_the_settings_say_how_often_the_judge_agrees(client, alice, judge):
     assert "less than 60 %, so for now it does not count for you" in text
 
 
+def test_the_first_screen_says_that_a_judge_reads(client, alice, bob, judge):
+    assert "A judge also reads what you say next" in page(client, alice, "/chat/")
+    User.objects.filter(pk=bob.pk).update(consent="keep")
+    assert "A judge" not in page(client, User.objects.get(pk=bob.pk), "/chat/")
+
+
 def test_without_a_judge_the_settings_say_so(client, alice):
     text = page(client, alice, "/settings/")
     assert "nobody reads that" in text
