@@ -9,7 +9,7 @@ from django.views.i18n import JavaScriptCatalog
 
 from clawweb.api import health, openai
 from clawweb.api.rest import api
-from clawweb.views import accounts, chat, console, inspector
+from clawweb.views import accounts, agent, chat, console, inspector
 
 handler403 = "clawweb.views.problems.forbidden"
 handler404 = "clawweb.views.problems.not_found"
@@ -19,6 +19,7 @@ pages = [
     path("", chat.home, name="home"),
     path("chat/", chat.chat, name="chat"),
     path("chat/<str:session_id>/", chat.chat, name="chat_session"),
+    path("agent/", agent.agent, name="agent"),
     path("sessions/", inspector.sessions, name="sessions"),
     path("sessions/<str:session_id>/", inspector.session, name="session"),
     path("jobs/", console.jobs, name="jobs"),
@@ -45,6 +46,8 @@ pages = [
 # Pieces of pages, fetched again when a nudge says that they changed.
 parts = [
     path("parts/agent/", chat.agent_part, name="part_agent"),
+    path("parts/learned/", agent.learned_part, name="part_learned"),
+    path("parts/ratings/", agent.ratings_part, name="part_ratings"),
     path("parts/sessions/", chat.sessions_part, name="part_sessions"),
     path("parts/jobs/", console.jobs_part, name="part_jobs"),
     path("parts/system/", console.system_part, name="part_system"),

@@ -24,6 +24,9 @@ class User(AbstractUser):
     judge_elsewhere = models.BooleanField(
         default=False, help_text="The judge may be a service outside this installation."
     )
+    learning_paused = models.BooleanField(
+        default=False, help_text="No job starts by itself; ratings are counted all the same."
+    )
     # Running moments of this user's votes (training.advantages.Baseline)
     reward_mean = models.FloatField(default=0.0)
     reward_variance = models.FloatField(default=1.0)

@@ -133,6 +133,7 @@ def agent_status(user: User) -> dict[str, Any]:
         "adapter": live.name if live else None,
         "have": ready_samples(user).count(),
         "need": config().batch,
+        "paused": User.objects.filter(pk=user.pk, learning_paused=True).exists(),
         "job": job_json(job) if job else None,
     }
 

@@ -13,6 +13,7 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
+from clawweb.events import changed
 from clawweb.models import SCOPES, ApiKey, Consent, SignInLink, User
 from clawweb.services.errors import ServiceError
 
@@ -103,6 +104,13 @@ def set_consent(
     if judge_elsewhere is not None:
         choices["judge_elsewhere"] = judge_elsewhere
     User.objects.filter(pk=user.pk).update(**choices)
+
+
+@transaction.atomic
+def pause_learning(*, user: User, paused: bool) -> None:
+    """No job starts by itself, or again by itself; "Train now" works either way."""
+    User.objects.filter(pk=user.pk).update(learning_paused=paused)
+    changed(user.pk, "job", "learning")
 
 
 def make_link(user: User) -> str:

@@ -67,7 +67,8 @@ def queue_job(*, user: User, trigger: str = "manual", method: str = "opd") -> Tr
 
 def queue_batch(user: User) -> TrainingJob | None:
     """A job if the batch is full and nothing speaks against it: then None."""
-    if ready_samples(user).count() < config().batch:
+    paused = User.objects.filter(pk=user.pk, learning_paused=True)
+    if ready_samples(user).count() < config().batch or paused.exists():
         return None
     last = TrainingJob.objects.filter(user=user).first()
     if last is not None and last.state != JobState.DEPLOYED:
@@ -91,7 +92,8 @@ def users_with_batches() -> list[User]:
     """Users with ready samples and no active job; the sweep asks `queue_batch` about each."""
     waiting = TrainingSample.objects.filter(state=SampleState.READY, held_back=False)
     busy = TrainingJob.objects.filter(state__in=ACTIVE_JOB).values("user_id")
-    return list(User.objects.filter(pk__in=waiting.values("user_id")).exclude(pk__in=busy))
+    users = User.objects.filter(pk__in=waiting.values("user_id"), learning_paused=False)
+    return list(users.exclude(pk__in=busy))
 
 
 def claim_job(public_id: str) -> TrainingJob | None:

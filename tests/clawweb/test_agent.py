@@ -1,0 +1,199 @@
+"""What my agent learned: the numbers, the notes, the pause."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from clawweb.models import (
+    AdapterState,
+    SampleState,
+    TrainingSample,
+    Turn,
+    User,
+)
+from clawweb.selectors.agent import (
+    LikeRate,
+    funnel,
+    like_rates,
+    notes_of,
+    rated_turns,
+    verdict,
+    wilson,
+)
+from clawweb.services import feedback, jobs
+from clawweb.services.accounts import pause_learning
+from clawweb.services.notes import take_back_note
+from tests.factories import down, make_adapter, make_turn, rated, up
+
+pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
+
+
+def hint_of(turn: Turn) -> str:
+    return TrainingSample.objects.filter(turn=turn).latest("id").hint
+
+
+def learn(turns: list[Turn], version: int) -> None:
+    """As after a job: these ratings are in a version."""
+    adapter = make_adapter(turns[0].session.user, version, AdapterState.LIVE)
+    TrainingSample.objects.filter(turn__in=turns).update(state=SampleState.TRAINED, adapter=adapter)
+
+
+@pytest.mark.parametrize(
+    ("liked", "votes", "low", "high"),
+    [
+        # Worked by hand with z = 1.96: n = 10, p = 0.8 gives 0.4902 to 0.9433
+        (8, 10, 0.4902, 0.9433),
+        (0, 10, 0.0, 0.2775),
+        (10, 10, 0.7225, 1.0),
+        (1, 1, 0.2065, 1.0),
+    ],
+)
+def test_wilsons_interval(liked: int, votes: int, low: float, high: float) -> None:
+    assert wilson(liked, votes) == pytest.approx((low, high), abs=1e-4)
+
+
+def rate(version: int, liked: int, votes: int) -> LikeRate:
+    return LikeRate(version=version, liked=liked, votes=votes)
+
+
+@pytest.mark.parametrize(
+    ("rates", "says"),
+    [
+        ([rate(0, 5, 20)], "nothing to compare"),
+        ([rate(0, 2, 20), rate(1, 5, 9)], "Too few votes to compare v1 with the base model"),
+        ([rate(0, 2, 20), rate(1, 18, 20)], "v1 is liked more than the base model"),
+        ([rate(1, 18, 20), rate(2, 2, 20)], "v2 is liked less than v1"),
+        ([rate(0, 10, 20), rate(1, 12, 20)], "No clear change from the base model to v1"),
+    ],
+)
+def test_the_verdict_says_no_more_than_the_votes(rates: list[LikeRate], says: str) -> None:
+    assert says in verdict(rates)
+
+
+def test_the_newest_vote_of_each_reply_counts_for_the_version_that_wrote_it(alice: User) -> None:
+    changed_mind, liked = make_turn(alice), make_turn(alice)
+    down(changed_mind)
+    up(changed_mind)
+    up(liked)
+    down(make_turn(alice, version=1))
+    up(make_turn(alice, version=1, turn_type="side"))
+    up(make_turn(alice, asked="base"))
+    feedback.rate_turn(turn=liked, author=alice, changes={"value": None})
+    assert like_rates(alice) == [rate(0, 1, 1), rate(1, 0, 1)]
+
+
+def test_notes_are_gathered_by_what_they_say(alice: User, bob: User) -> None:
+    first, second = make_turn(alice), make_turn(alice)
+    down(first)
+    down(second)
+    down(make_turn(bob))
+    (note,) = notes_of(alice)
+    assert (note.times, note.waits, note.version) == (2, True, None)
+    assert note.text == hint_of(first)
+    assert note.turn == second.public_id
+
+
+def test_a_note_says_which_version_learned_it(alice: User) -> None:
+    turn = make_turn(alice)
+    down(turn)
+    learn([turn], 3)
+    (note,) = notes_of(alice)
+    assert (note.version, note.waits) == (3, False)
+
+
+def test_a_note_taken_back_leaves_the_thumb(alice: User) -> None:
+    turns = [make_turn(alice), make_turn(alice)]
+    for turn in turns:
+        down(turn)
+    kept = make_turn(alice)
+    feedback.rate_turn(turn=kept, author=alice, changes={"value": -1, "comment": "Use metres."})
+    assert take_back_note(user=alice, text=hint_of(turns[0])) == 2
+    assert [note.text for note in notes_of(alice)] == ["Use metres."]
+    ready = TrainingSample.objects.filter(turn__in=turns, state=SampleState.READY)
+    assert [(sample.reward, sample.hint) for sample in ready] == [(-1, ""), (-1, "")]
+
+
+def test_a_learned_note_that_is_taken_back_is_not_replayed(alice: User) -> None:
+    turns = rated(alice, 1)
+    learn(turns, 1)
+    before = TrainingSample.objects.get(turn=turns[0])
+    take_back_note(user=alice, text=before.hint)
+    before.refresh_from_db()
+    assert (before.state, before.replaced_by is not None) == (SampleState.TRAINED, True)
+    assert notes_of(alice) == []
+
+
+def test_nobody_takes_back_what_another_said(alice: User, bob: User) -> None:
+    turn = make_turn(bob)
+    down(turn)
+    assert take_back_note(user=alice, text=hint_of(turn)) == 0
+    assert hint_of(turn)
+
+
+def test_a_pause_keeps_ratings_and_starts_no_job(alice: User) -> None:
+    pause_learning(user=alice, paused=True)
+    rated(alice, 8)
+    assert jobs.queue_batch(alice) is None
+    assert jobs.users_with_batches() == []
+    assert jobs.queue_job(user=alice, trigger="manual").state == "queued"
+
+
+def test_after_a_pause_the_batch_starts(alice: User) -> None:
+    pause_learning(user=alice, paused=True)
+    rated(alice, 8)
+    pause_learning(user=alice, paused=False)
+    assert [user.pk for user in jobs.users_with_batches()] == [alice.pk]
+    assert jobs.queue_batch(alice) is not None
+
+
+def test_the_funnel_counts_what_is_left_at_each_stage(alice: User) -> None:
+    turns = rated(alice, 3)
+    learn(turns[:1], 1)
+    up(make_turn(alice, asked="base"))  # cannot train
+    assert [count for _, count in funnel(alice)] == [4, 3, 1, 1]
+
+
+def test_unused_ratings_can_be_looked_at_alone(alice: User) -> None:
+    rated(alice, 1)
+    unused = make_turn(alice, asked="base")
+    up(unused)
+    assert [turn.pk for turn in rated_turns(alice, unused=True)] == [unused.pk]
+    assert rated_turns(alice).count() == 2
+
+
+def test_the_page_shows_notes_ranges_and_what_came_of_ratings(client: Client, alice: User) -> None:
+    client.force_login(alice)
+    assert "it learns from your ratings" in client.get("/agent/").content.decode()
+    turn = make_turn(alice)
+    feedback.rate_turn(
+        turn=turn, author=alice, changes={"value": -1, "comment": "No <b>tables</b>."}
+    )
+    page = client.get("/agent/").content.decode()
+    assert "No &lt;b&gt;tables&lt;/b&gt;." in page
+    assert "waits for the next training" in page
+    assert 'class="range"' in page
+    assert "counted (1 of 8)" in page
+
+
+def test_the_page_shows_nothing_of_others(client: Client, alice: User, bob: User) -> None:
+    client.force_login(alice)
+    turn = make_turn(bob, "a question of Bob's")
+    feedback.rate_turn(turn=turn, author=bob, changes={"value": -1, "comment": "Bob's note"})
+    for path in ("/agent/", "/parts/learned/", "/parts/ratings/", "/api/agent"):
+        assert "Bob" not in client.get(path).content.decode()
+
+
+def test_the_api_pauses_and_takes_back(client: Client, alice: User) -> None:
+    client.force_login(alice)
+    turn = make_turn(alice)
+    down(turn)
+    json = "application/json"
+    paused = client.post("/api/agent/pause", {"paused": "true"}, content_type=json)
+    assert paused.json() == {"paused": True}
+    status = client.get("/api/agent").json()
+    assert (status["paused"], [note["times"] for note in status["notes"]]) == (True, [1])
+    body = {"text": status["notes"][0]["text"]}
+    taken = client.post("/api/agent/notes/take-back", body, content_type=json)
+    assert taken.json() == {"ratings": 1}
+    assert client.get("/api/agent").json()["notes"] == []
