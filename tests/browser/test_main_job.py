@@ -80,6 +80,7 @@ def test_eight_thumbs_down_become_a_version_that_answers(visit: Visit) -> None:
     ask(page, "What is snow?")
     expect(page.locator(".turn").last.locator(".version")).to_have_text("v1")
     see_what_was_learned(page)
+    look_at_my_agent(page)
     roll_back(page)
 
     page.goto("/chat/")
@@ -107,6 +108,18 @@ def see_what_was_learned(page: Page) -> None:
     page.get_by_role("link", name=QUESTIONS[0]).click()
     for receipt in page.locator(".receipt").all():
         expect(receipt).to_have_text("learned in v1")
+
+
+def look_at_my_agent(page: Page) -> None:
+    """What was asked for, that v1 has learned it, and a pause that is kept."""
+    page.get_by_role("link", name="My agent").click()
+    note = page.locator(".notes li").filter(has_text="short sentences")
+    expect(note).to_contain_text("learned in v1")
+    expect(note).to_contain_text("said 8 times")
+    page.get_by_role("button", name="Pause learning").click()
+    expect(page.get_by_text("Learning is paused; 0 ratings wait.")).to_be_visible()
+    page.get_by_role("button", name="Go on learning").click()
+    expect(page.get_by_role("button", name="Pause learning")).to_be_visible()
 
 
 def roll_back(page: Page) -> None:

@@ -32,8 +32,16 @@ from training.config import METHODS
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
 
-PAGES = ["/chat/", "/sessions/", "/jobs/", "/adapters/", "/settings/", "/password/"]
-PARTS = ["/parts/agent/", "/parts/sessions/", "/parts/jobs/", "/parts/adapters/", "/parts/system/"]
+PAGES = ["/chat/", "/agent/", "/sessions/", "/jobs/", "/adapters/", "/settings/", "/password/"]
+PARTS = [
+    "/parts/agent/",
+    "/parts/learned/",
+    "/parts/ratings/",
+    "/parts/sessions/",
+    "/parts/jobs/",
+    "/parts/adapters/",
+    "/parts/system/",
+]
 
 
 @pytest.fixture
