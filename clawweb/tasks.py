@@ -12,6 +12,7 @@ from celery import Task, shared_task
 from celery.signals import worker_ready
 from django.db import transaction
 
+from clawweb import transfer_run
 from clawweb.config import config
 from clawweb.models import Turn, User
 from clawweb.services import (
@@ -22,6 +23,7 @@ from clawweb.services import (
     judgements,
     serving,
     sessions,
+    transfers,
     versions,
 )
 from rollouts.errors import RolloutError
@@ -107,10 +109,19 @@ def deploy(job_id: str) -> None:
 
 
 @shared_task
+def run_transfer(transfer_id: str) -> None:
+    """One export or import. Then the one that waited for it, if any."""
+    if transfer_run.run(transfer_id):
+        for row in transfers.forgotten()[:1]:
+            enqueue(run_transfer, row.public_id)
+
+
+@shared_task
 def sweep() -> None:
     """Find what crashes, lost messages and restarts left behind, from the rows alone."""
     health.beat("beat", "beat", "sent the sweep")
-    for step in (_sweep_turns, _sweep_jobs, _sweep_judgements, _sweep_engine, health.forget_dead):
+    steps = (_sweep_turns, _sweep_jobs, _sweep_judgements, _sweep_files, _sweep_engine)
+    for step in (*steps, health.forget_dead):
         try:
             step()
         except RolloutError as exc:
@@ -136,6 +147,12 @@ def _sweep_jobs() -> None:
 def _sweep_judgements() -> None:
     for pk in judgements.due():
         _send(judge, (str(pk),), config().sweep_seconds)
+
+
+def _sweep_files() -> None:
+    transfers.erase_old()
+    for row in transfers.forgotten():
+        _send(run_transfer, (row.public_id,), config().sweep_seconds)
 
 
 def _sweep_engine() -> None:

@@ -9,7 +9,7 @@ from django.views.i18n import JavaScriptCatalog
 
 from clawweb.api import health, openai
 from clawweb.api.rest import api
-from clawweb.views import accounts, agent, chat, console, inspector
+from clawweb.views import accounts, agent, chat, console, data, inspector
 
 handler403 = "clawweb.views.problems.forbidden"
 handler404 = "clawweb.views.problems.not_found"
@@ -26,6 +26,8 @@ pages = [
     path("jobs/<str:job_id>/", console.job, name="job"),
     path("jobs/<str:job_id>/points/", console.job_points, name="job_points"),
     path("adapters/", console.adapters, name="adapters"),
+    path("data/", data.data, name="data"),
+    path("data/import/", data.bring_in, name="data_import"),
     path("settings/", accounts.settings, name="settings"),
     path("settings/consent/", accounts.set_consent, name="set_consent"),
     path("settings/keys/", accounts.make_key, name="make_key"),
@@ -49,6 +51,7 @@ parts = [
     path("parts/learned/", agent.learned_part, name="part_learned"),
     path("parts/ratings/", agent.ratings_part, name="part_ratings"),
     path("parts/sessions/", chat.sessions_part, name="part_sessions"),
+    path("parts/transfers/", data.transfers_part, name="part_transfers"),
     path("parts/jobs/", console.jobs_part, name="part_jobs"),
     path("parts/system/", console.system_part, name="part_system"),
     path("parts/turns/<str:turn_id>/", inspector.turn_part, name="part_turn"),

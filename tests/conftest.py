@@ -60,6 +60,16 @@ def admin(db: None) -> Any:
 
 
 @pytest.fixture
+def transfer_files() -> Iterator[None]:
+    """A folder of exports and imports that is empty again afterwards."""
+    from clawweb.services import transfers
+
+    yield
+    for path in transfers.folder().iterdir():
+        path.unlink()
+
+
+@pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The scripted engine in the place of the served one."""
     from clawweb import engine as rooms

@@ -100,7 +100,12 @@ def messages_for(turn: Turn, *, whole: bool = False) -> list[Message]:
 
     `whole` gives the conversation as its client knows it, also what memory has dropped.
     """
-    path = path_to(turn)
+    return messages_along(path_to(turn), whole=whole)
+
+
+def messages_along(path: list[Turn], *, whole: bool = False) -> list[Message]:
+    """As `messages_for`, for the last turn of a branch that is at hand."""
+    turn = path[-1]
     path = path[max((i for i, row in enumerate(path) if begins_anew(row)), default=0) :]
     messages: list[Message] = []
     start = turn.context_start_id

@@ -54,5 +54,23 @@ class OtherRequest(ServiceError):
     status = 422
 
 
+class AlreadyRunning(ServiceError):
+    title = "already_running"
+
+
+class NotReady(ServiceError):
+    title = "not_ready"
+
+
+class FileErased(ServiceError):
+    title = "erased"
+    status = 410
+
+
+class TooLarge(ServiceError):
+    title = "too_large"
+    status = 413
+
+
 class LeaseLost(Exception):
     """Another worker holds the row now: go home without writing anything."""

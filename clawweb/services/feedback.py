@@ -25,6 +25,7 @@ from clawweb.models import (
     TurnState,
     User,
 )
+from clawweb.records import FeedbackLine
 from clawweb.selectors.chat import latest_feedback
 from clawweb.services.errors import Contradiction, NothingToRate, NotRecorded, UnknownReason
 from clawweb.turn_types import MAIN, OWNER
@@ -68,6 +69,28 @@ def rate_turn(*, turn: Turn, author: User, changes: dict[str, Any], source: str 
         _settle_now(turn)
     changed(turn.session.user_id, "receipt", turn.public_id)
     return row
+
+
+def take_over(*, turn: Turn, author: User, said: Sequence[FeedbackLine]) -> None:
+    """Append what was said elsewhere, oldest first; the last one makes the turn's sample."""
+    row = None
+    for line in said:
+        row = Feedback.objects.create(
+            turn=turn,
+            author=author,
+            value=line.value,
+            reasons=[reason.model_dump() for reason in line.reasons],
+            comment=line.comment,
+            correction=line.correction,
+            is_final=line.final,
+            source=line.source,
+            adapter_name=line.adapter,
+            content_hash=line.content_hash or hashlib.sha256(turn.reply.encode()).hexdigest(),
+        )
+        if line.at is not None:
+            Feedback.objects.filter(pk=row.pk).update(created_at=line.at)
+    if row is not None:
+        _replace_sample(turn, row)
 
 
 def _merged(before: Feedback | None, changes: dict[str, Any]) -> dict[str, Any]:

@@ -32,12 +32,16 @@ from training.config import METHODS
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
 
-PAGES = ["/chat/", "/agent/", "/sessions/", "/jobs/", "/adapters/", "/settings/", "/password/"]
+PAGES = [
+    *("/chat/", "/agent/", "/sessions/", "/jobs/", "/adapters/", "/settings/", "/password/"),
+    "/data/",
+]
 PARTS = [
     "/parts/agent/",
     "/parts/learned/",
     "/parts/ratings/",
     "/parts/sessions/",
+    "/parts/transfers/",
     "/parts/jobs/",
     "/parts/adapters/",
     "/parts/system/",

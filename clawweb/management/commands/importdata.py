@@ -1,0 +1,32 @@
+"""`manage.py importdata USER FILE`: bring a file of any size into a user's rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from clawweb.models import User
+from clawweb.services.errors import ServiceError
+from clawweb.services.imports import Import, lines_in
+
+
+class Command(BaseCommand):
+    help = "Bring in conversations: an export of clawweb, or record files of OpenClaw-RL."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("username")
+        parser.add_argument("file")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        user = User.objects.filter(username=options["username"]).first()
+        if user is None:
+            raise CommandError(f"There is no user called {options['username']}.")
+        try:
+            taken = Import(user)
+            with open(options["file"], "rb") as file:
+                for number, raw in lines_in(file):
+                    taken.take(number, raw)
+        except (ServiceError, OSError) as exc:
+            raise CommandError(str(exc)) from exc
+        self.stdout.write(str(taken.report))

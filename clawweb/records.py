@@ -1,0 +1,237 @@
+"""Records as files hold them: one JSON object a line, described in docs/records.md.
+
+Pure: knows no database, no file and no clock. What comes in is anybody's: every line is checked
+before anything is made of it, and a line that is wrong says why in words.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
+
+VERSION = 1
+MAX_LINE = 8 * 1024 * 1024  # bytes; a request of at most 4 MB and its reply fit
+MAX_DEPTH = 32  # of lists and objects in each other
+Line = dict[str, Any]
+Shape = TypeVar("Shape", bound=BaseModel)
+
+
+class BadLine(ValueError):
+    """A line that cannot be taken; the message says why."""
+
+
+def parse_line(raw: bytes) -> Line:
+    """One line of a file as an object whose texts any database can hold; BadLine otherwise."""
+    if len(raw) > MAX_LINE:
+        raise BadLine(f"it is longer than {MAX_LINE // 1024 // 1024} MB")
+    try:
+        line = json.loads(raw.decode("utf-8-sig"), parse_constant=_no_number)
+    except UnicodeDecodeError as exc:
+        raise BadLine("it is not UTF-8 text") from exc
+    except RecursionError as exc:
+        raise BadLine(_TOO_DEEP) from exc
+    except ValueError as exc:
+        raise BadLine(f"it is not JSON: {str(exc)[:120]}") from exc
+    if not isinstance(line, dict):
+        raise BadLine("it is not a JSON object")
+    return dict(_clean(line, 0))
+
+
+def kind_of(line: Line) -> Literal["session", "turn", "openclaw", "openclaw_score"]:
+    """What the line is: one of ours, or one of OpenClaw-RL's record files; BadLine otherwise."""
+    if line.get("type") in ("session", "turn"):
+        if line.get("version") != VERSION:
+            raise BadLine(f"its version is not {VERSION}, the one that is known here")
+        return "session" if line["type"] == "session" else "turn"
+    if isinstance(line.get("session_id"), str):
+        if "messages" in line:
+            return "openclaw"
+        if {"score", "accepted", "votes"} & set(line):
+            return "openclaw_score"
+    raise BadLine("it is no session or turn of ours, and no record of OpenClaw-RL")
+
+
+def shape_of(line: Line) -> str:
+    """The shape of the file that such a line comes from."""
+    return "openclaw" if kind_of(line).startswith("openclaw") else "conversations"
+
+
+_TOO_DEEP = f"it nests deeper than {MAX_DEPTH}"
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON's")
+
+
+def _clean(value: Any, depth: int) -> Any:
+    """The value with what databases refuse replaced: NUL and halves of surrogate pairs."""
+    if depth > MAX_DEPTH:
+        raise BadLine(_TOO_DEEP)
+    if isinstance(value, str):
+        whole = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return whole.replace("\0", "\ufffd")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadLine("it holds a number that is too large")
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 63:
+        raise BadLine("it holds a number that is too large")
+    if isinstance(value, list):
+        return [_clean(item, depth + 1) for item in value]
+    if isinstance(value, dict):
+        return {_clean(name, depth): _clean(item, depth + 1) for name, item in value.items()}
+    return value
+
+
+# JSON lets them stand in a string, and many readers end a line at them.
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+
+
+def write_line(line: Mapping[str, Any]) -> str:
+    """The object as a line of a file, with its end."""
+    text = json.dumps(line, ensure_ascii=False, default=_as_text, allow_nan=False)
+    return text.translate(_LINE_ENDS) + "\n"
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+# Our own shape: a line for each session, then one for each of its turns, parents first
+
+
+def _message(message: dict[str, Any]) -> dict[str, Any]:
+    if message.get("role") not in ("system", "developer", "user", "assistant", "tool"):
+        raise ValueError("a message's role is system, developer, user, assistant or tool")
+    content = message.get("content")
+    if isinstance(content, list):  # parts, as newer clients write them
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        content = "\n".join(part for part in parts if isinstance(part, str))
+    if content is not None and not isinstance(content, str):
+        raise ValueError("a message's content is text")
+    calls = message.get("tool_calls")
+    if calls is not None and not _are_objects(calls):
+        raise ValueError("tool_calls is a list of objects")
+    return {**message, "content": content or ""}
+
+
+def _are_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+
+
+def _printable(name: str) -> str:
+    if not name.isprintable():
+        raise ValueError("a caller's name for a session is printable text")
+    return name
+
+
+def _zoned(at: datetime) -> datetime:
+    """A time without a zone counts as UTC."""
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+Message = Annotated[dict[str, Any], AfterValidator(_message)]
+Time = Annotated[datetime, AfterValidator(_zoned)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+CallersName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_printable)]
+
+
+class Reason(BaseModel):
+    """A chip with the hint that it stood for when it was ticked."""
+
+    slug: Annotated[str, Field(max_length=50)]
+    hint: str = ""
+
+
+class FeedbackLine(BaseModel):
+    """What someone said about the reply, once. The last one counts."""
+
+    value: Literal[1, -1] | None = None
+    reasons: list[Reason] = []
+    comment: str = ""
+    correction: str = ""
+    final: bool = False
+    source: Literal["ui", "api"] = "ui"
+    adapter: Annotated[str, Field(max_length=120)] = ""
+    content_hash: Annotated[str, Field(max_length=64)] = ""
+    at: Time | None = None
+
+
+class SessionLine(BaseModel):
+    type: Literal["session"] = "session"
+    version: Literal[1]
+    id: Name
+    external_id: CallersName | None = None
+    title: Annotated[str, Field(max_length=200)] = ""
+    locked: bool = False
+    created_at: Time | None = None
+    updated_at: Time | None = None
+    closed_at: Time | None = None
+    done: bool = False  # its client said that it is over
+
+
+class TurnLine(BaseModel):
+    type: Literal["turn"] = "turn"
+    version: Literal[1]
+    id: Name
+    session: Name
+    parent: Name | None = None
+    # What lies before it was not in the prompt any more; the turn's own id: `input` is all of it
+    context_start: Name | None = None
+    turn_type: Literal["main", "side"] = "main"
+    turn_type_from: Annotated[str, Field(max_length=40)] = ""
+    source: Literal["ui", "api"] = "ui"
+    model: Annotated[str, Field(pattern=r"^(agent|base|agent@v[0-9]{1,9})$")] = "agent"
+    state: Literal["complete", "stopped", "interrupted", "failed"] = "complete"
+    recorded: bool = True
+    input: list[Message] = []
+    reply: str = ""
+    tool_calls: list[dict[str, Any]] = []
+    reasoning: str = ""
+    tools: list[dict[str, Any]] = []
+    tool_choice: str | dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    prompted_hints: list[str] = []
+    adapter: Annotated[str, Field(max_length=120)] = ""  # "" = the base model
+    adapter_version: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
+    fallback: Annotated[str, Field(max_length=200)] = ""
+    sampling: dict[str, Any] = {}
+    finish_reason: Annotated[str, Field(max_length=16)] = ""
+    error: str = ""
+    error_code: Annotated[str, Field(max_length=40)] = ""
+    created_at: Time | None = None
+    started_at: Time | None = None
+    first_token_at: Time | None = None
+    finished_at: Time | None = None
+    feedback: list[FeedbackLine] = []
+
+
+def checked(shape: type[Shape], line: Line) -> Shape:
+    """The line as `shape`; BadLine names what is wrong first."""
+    try:
+        return shape.model_validate(line)
+    except ValidationError as exc:
+        first = exc.errors(include_input=False, include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        what = str(first["msg"]).removeprefix("Value error, ")
+        raise BadLine(f"{where}: {what}" if where else what) from exc
+
+
+# TRL's conversational shapes (its 1.x: "unpaired preference", "preference", "language modeling")
+
+
+def kto_line(prompt: Sequence[Any], reply: Any, label: bool, more: Line) -> Line:
+    return {"prompt": list(prompt), "completion": [reply], "label": label, **more}
+
+
+def dpo_line(prompt: Sequence[Any], chosen: Any, rejected: Any, more: Line) -> Line:
+    return {"prompt": list(prompt), "chosen": [chosen], "rejected": [rejected], **more}
+
+
+def sft_line(prompt: Sequence[Any], reply: Any, more: Line) -> Line:
+    return {"messages": [*prompt, reply], **more}

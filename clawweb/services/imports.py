@@ -1,0 +1,287 @@
+"""Writes of what a file brings in: sessions, turns and ratings of one user, line by line.
+
+The same line twice is the same row: ids that are free are kept, others are derived from the user
+and the line, so that a file can be brought in again, and a run that died can start over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import IO, Any
+
+from django.db import DataError, IntegrityError, transaction
+from django.utils import timezone
+from pydantic import TypeAdapter, ValidationError
+
+from clawweb.models import ChatSession, Consent, Judgement, JudgementState, Turn, TurnState, User
+from clawweb.openclaw_records import OpenClawScore, OpenClawTurn
+from clawweb.records import (
+    MAX_LINE,
+    BadLine,
+    Line,
+    SessionLine,
+    TurnLine,
+    checked,
+    kind_of,
+    parse_line,
+)
+from clawweb.selectors.chat import messages_for, next_turn, reply_message
+from clawweb.selectors.placing import history_hash
+from clawweb.services import feedback
+from clawweb.services.chat import TITLE_CHARS
+from clawweb.services.errors import NotRecorded
+from clawweb.services.sessions import place
+from rollouts.types import SamplingParams
+
+SHOWN = 50  # bad lines that a report names
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_SAMPLING = TypeAdapter(SamplingParams)
+# Taken over by one line each: they are called alike in the file and in the row.
+_SAME = (
+    *("turn_type", "turn_type_from", "source", "state", "recorded", "tool_calls", "reasoning"),
+    *("tools", "tool_choice", "response_format", "prompted_hints", "fallback", "finish_reason"),
+    *("error", "error_code"),
+)
+_TIMES = ("created_at", "started_at", "first_token_at", "finished_at")
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of a file."""
+
+    sessions: int = 0
+    turns: int = 0
+    ratings: int = 0
+    scores: int = 0
+    known: int = 0  # turns and scores that were here already
+    left_out: int = 0
+    reasons: list[str] = field(default_factory=list)
+
+    def leave_out(self, number: int, why: object) -> None:
+        self.left_out += 1
+        if len(self.reasons) < SHOWN:
+            self.reasons.append(f"line {number}: {why}")
+
+    def __str__(self) -> str:
+        parts = [(self.sessions, "sessions"), (self.turns, "turns"), (self.ratings, "ratings")]
+        parts += [(self.scores, "judge's scores")] if self.scores else []
+        lines = ["New: " + ", ".join(f"{count} {name}" for count, name in parts) + "."]
+        if self.known:
+            lines[0] += f" {self.known} turns were here already."
+        if self.left_out:
+            lines[0] += f" {self.left_out} lines were left out."
+        more = self.left_out - len(self.reasons)
+        return "\n".join([*lines, *self.reasons, *([f"… and {more} more"] if more else [])])
+
+
+def lines_in(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """The file's lines that hold anything, numbered from 1; of one that is too long the start."""
+    number = 0
+    while raw := file.readline(MAX_LINE + 1):
+        number += 1
+        rest = raw
+        while not rest.endswith(b"\n") and (rest := file.readline(MAX_LINE)):
+            pass
+        if raw.strip():
+            yield number, raw
+
+
+class Import:
+    """One file into one user's rows. `take` a line at a time; `report` says what came of it."""
+
+    def __init__(self, user: User) -> None:
+        user = User.objects.get(pk=user.pk)
+        if user.consent == Consent.NOTHING:
+            raise NotRecorded("You asked to keep nothing of your chats, so none can be taken in.")
+        self.user = user
+        self.report = Report()
+        self._takers = {
+            "session": self._session,
+            "turn": self._turn,
+            "openclaw": self._openclaw_turn,
+            "openclaw_score": self._openclaw_score,
+        }
+
+    def take(self, number: int, raw: bytes) -> None:
+        """One line: into rows as a whole, or into the report with the reason."""
+        try:
+            line = parse_line(raw)
+            with transaction.atomic():
+                self._takers[kind_of(line)](line)
+        except BadLine as exc:
+            self.report.leave_out(number, exc)
+        except (IntegrityError, DataError):
+            self.report.leave_out(number, "it does not fit to what is here already")
+
+    def _session(self, line: Line) -> None:
+        said = checked(SessionLine, line)
+        if self._own_session(said.id) is not None:
+            return
+        taken = ChatSession.objects.filter(user=self.user, external_id=said.external_id)
+        row = ChatSession.objects.create(
+            public_id=self._free_id(ChatSession, "sess", said.id),
+            user=self.user,
+            # A name that another session has here leads to that one.
+            external_id=None if taken.exists() else said.external_id,
+            title=said.title,
+            locked=said.locked,
+            closed_at=said.closed_at,
+            done=said.done,
+        )
+        _set_times(row, created_at=said.created_at, updated_at=said.updated_at)
+        self.report.sessions += 1
+
+    def _turn(self, line: Line) -> None:
+        said = checked(TurnLine, line)
+        session = self._own_session(said.session)
+        if session is None:
+            raise BadLine("its session is not in a line before it")
+        if self._own_turn(said.id) is not None:
+            self.report.known += 1
+            return
+        row = Turn(
+            public_id=self._free_id(Turn, "turn", said.id),
+            session=session,
+            parent=self._earlier(said.parent, session),
+            asked=said.model,
+            adapter_name=said.adapter,
+            version=said.adapter_version,
+            sampling=_sampling(said.sampling),
+            input_messages=said.input if said.recorded else [],
+            reply=said.reply if said.recorded else "",
+            **{name: getattr(said, name) for name in _SAME},
+        )
+        anew = said.context_start == said.id
+        row.context_start = None if anew else self._earlier(said.context_start, session)
+        self._save(row, anew=anew, **{name: getattr(said, name) for name in _TIMES})
+        if said.recorded and said.reply:
+            feedback.take_over(turn=row, author=self.user, said=said.feedback)
+            self.report.ratings += bool(said.feedback)
+
+    def _earlier(self, name: str | None, session: ChatSession) -> Turn | None:
+        if name is None:
+            return None
+        found = self._own_turn(name)
+        if found is None or found.session_id != session.pk:
+            raise BadLine("the turn that it follows is not in a line of its session before it")
+        return found
+
+    def _openclaw_turn(self, line: Line) -> None:
+        said = checked(OpenClawTurn, line)
+        if not said.reply and not said.tool_calls:
+            raise BadLine("it has no reply")
+        name = f"openclaw {said.name}"
+        if self._own_turn(name) is not None:
+            self.report.known += 1
+            return
+        sessions = ChatSession.objects.filter(user=self.user).count()
+        at = place(
+            user=self.user,
+            api_key=None,
+            name=_session_name(said.session_id),
+            messages=said.messages,  # type: ignore[arg-type]  # checked to be messages
+        )
+        self.report.sessions += ChatSession.objects.filter(user=self.user).count() - sessions
+        row = Turn(
+            public_id=self._derived("turn", name),
+            session=at.session,
+            parent=at.parent,
+            source="api",
+            state=TurnState.COMPLETE,
+            # Its scores name it by the number, which starts again when upstream does.
+            client_id=f"openclaw:{said.turn}:{self._derived('', name)[-20:]}",
+            input_messages=at.messages,
+            reply=said.reply,
+            reasoning=said.reasoning,
+            tool_calls=said.tool_calls or [],
+        )
+        self._save(row, anew=at.anew, created_at=said.at, finished_at=said.at)
+        if not at.session.title:
+            text = next((m["content"] for m in at.messages if m["role"] == "user"), "")
+            at.session.title = " ".join(text.split())[:TITLE_CHARS]
+            at.session.save(update_fields=["title"])
+
+    def _openclaw_score(self, line: Line) -> None:
+        """A judge's score of a turn that came in before; it needs the turn that followed."""
+        said = checked(OpenClawScore, line)
+        turns = Turn.objects.filter(
+            session__user=self.user,
+            session__external_id=_session_name(said.session_id),
+            client_id__startswith=f"openclaw:{said.turn}:",
+        )
+        turn = turns.order_by("-id").first()
+        following = next_turn(turn) if turn is not None else None
+        if turn is None or following is None:
+            raise BadLine("the turn that it scores, or the one after that, has not come in")
+        if Judgement.objects.filter(turn=turn).exists():
+            self.report.known += 1
+            return
+        score = int(said.score) if said.score in (-1, 0, 1) else None
+        Judgement.objects.create(
+            turn=turn,
+            next_turn=following,
+            state=JudgementState.JUDGED if score or said.accepted else JudgementState.NO_SIGNAL,
+            judge="OpenClaw-RL",
+            score=score,
+            hints=[said.hint] if said.accepted and said.hint else [],
+            judged_at=timezone.now(),
+        )
+        self.report.scores += 1
+
+    def _save(self, row: Turn, *, anew: bool, **times: datetime | None) -> None:
+        row.save()
+        if anew:
+            row.context_start = row
+        if row.recorded:
+            row.history_hash = history_hash([*messages_for(row, whole=True), reply_message(row)])
+        row.save(update_fields=["context_start", "history_hash"])
+        _set_times(row, **times)
+        self.report.turns += 1
+
+    def _own_session(self, name: str) -> ChatSession | None:
+        names = (name, self._derived("sess", name))
+        return ChatSession.objects.filter(user=self.user, public_id__in=names).first()
+
+    def _own_turn(self, name: str) -> Turn | None:
+        names = (name, self._derived("turn", name))
+        return Turn.objects.filter(session__user=self.user, public_id__in=names).first()
+
+    def _free_id(self, model: Any, prefix: str, name: str) -> str:
+        """The id as it is in the file, unless it is no id of ours or somebody else's."""
+        ours = re.fullmatch(f"{prefix}-{_UUID}", name)
+        if ours and not model.objects.filter(public_id=name).exists():
+            return name
+        return self._derived(prefix, name)
+
+    def _derived(self, prefix: str, name: str) -> str:
+        digest = hashlib.sha256(f"{self.user.pk} {name}".encode()).digest()
+        return f"{prefix}-{uuid.UUID(bytes=digest[:16], version=5)}"
+
+
+def _session_name(name: str) -> str:
+    """The caller's name for a session that upstream called so."""
+    plain = f"openclaw:{name}"
+    if plain.isprintable() and len(plain) <= 128:
+        return plain
+    return f"openclaw:{hashlib.sha256(name.encode()).hexdigest()}"
+
+
+def _sampling(values: dict[str, Any]) -> dict[str, Any]:
+    """The parameters, if they are ones that a reply can be sampled with again."""
+    try:
+        _SAMPLING.validate_python(values)
+    except ValidationError:
+        return {}
+    return {name: values[name] for name in SamplingParams.__slots__ if name in values}
+
+
+def _set_times(row: ChatSession | Turn, **times: datetime | None) -> None:
+    """Times that the columns would otherwise set to now; those that are not known stay now."""
+    known = {name: at for name, at in times.items() if at is not None}
+    if known:
+        type(row).objects.filter(pk=row.pk).update(**known)
