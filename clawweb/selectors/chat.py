@@ -118,23 +118,6 @@ def messages_along(path: list[Turn], *, whole: bool = False) -> list[Message]:
     return messages + input_of(turn)
 
 
-def next_words(turn: Turn) -> list[Message]:
-    """What came after the last reply that the turn's client knew of: the user's words, or all
-    results of the tools that were called."""
-    messages = input_of(turn)
-    ends = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-    return messages[ends[-1] + 1 :] if ends else messages
-
-
-def next_turn(turn: Turn) -> Turn | None:
-    """The main turn that the conversation went on with; None while nobody has said more.
-
-    The newest: an edited message, a reply asked for again, or a list of tool results that has grown
-    replaces what was said before it.
-    """
-    return turn.children.filter(turn_type="main").order_by("-id").first()
-
-
 def latest_feedback(turn: Turn) -> Feedback | None:
     """The row that counts: the newest by id."""
     return max(turn.feedback.all(), key=lambda row: row.pk, default=None)

@@ -1,0 +1,148 @@
+"""Requests that are sent twice, and types of turns, over `/v1` with a real generator."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import AsyncClient
+
+from clawweb.models import ChatSession, Turn
+from clawweb.orm import in_db
+from clawweb.services import accounts, requests
+from clawweb.services.requests import Request
+from rollouts.types import Message, SamplingParams
+from tests.generating import generating
+
+pytestmark = pytest.mark.django_db(transaction=True, serialized_rollback=True)
+
+URL = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "hello there"}]
+LONG = [{"role": "user", "content": "w " * 300}]
+RETRY = {"X-Stainless-Retry-Count": "1"}
+ONCE = {"Idempotency-Key": "k1"}
+
+
+@pytest.fixture
+def key(alice: Any) -> dict[str, str]:
+    _, plain = accounts.make_key(user=alice, name="t", scopes=accounts.CLI_SCOPES)
+    return {"Authorization": f"Bearer {plain}"}
+
+
+async def ask(key: dict[str, str], messages: Any = HELLO, headers: Any = None, **body: Any) -> Any:
+    return await AsyncClient().post(
+        URL,
+        json.dumps({"messages": messages, **body}),
+        content_type="application/json",
+        headers={**key, **(headers or {})},
+    )
+
+
+async def turns() -> list[Turn]:
+    return await in_db(lambda: list(Turn.objects.order_by("id")))
+
+
+async def until(condition: Any) -> None:
+    for _ in range(200):
+        if await in_db(condition):
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it did not come to that")
+
+
+@pytest.mark.parametrize("mark", [ONCE, RETRY], ids=["once", "retry"])
+async def test_a_re_sent_request_gets_the_same_reply(key, engine, valkey_server, mark):
+    async with generating():
+        first = await ask(key, headers=mark, n=2)
+        again = await ask(key, headers=mark, n=2)
+        streamed = await ask(key, headers=mark, n=2, stream=True)
+        events = b"".join([part async for part in streamed.streaming_content]).decode()
+    assert again.json()["choices"] == first.json()["choices"]
+    assert again.json()["id"] == first.json()["id"] == streamed["X-Clawweb-Turn"]
+    assert "hello" in events
+    assert len(await turns()) == 2
+
+
+async def test_without_a_mark_it_is_another_reply(key, engine, valkey_server):
+    async with generating():
+        for retries in ("0", "x", ""):
+            await ask(key, headers={"X-Stainless-Retry-Count": retries, "X-Session-Id": "s"})
+    assert len(await turns()) == 3
+
+
+async def test_who_retries_while_it_is_written_gets_it_though_the_first_is_gone(
+    key, engine, valkey_server
+):
+    engine._seconds_per_word = 0.01
+    async with generating():
+        first = asyncio.create_task(ask(key, LONG))
+        await until(Turn.objects.filter(state="streaming").exists)
+        second = asyncio.create_task(ask(key, LONG, headers=RETRY))
+        await until(Turn.objects.filter(readers=2).exists)
+        first.cancel()
+        await until(Turn.objects.filter(readers=1).exists)
+        answer = await second
+    (turn,) = await turns()
+    assert (turn.state, turn.stop_requested) == ("complete", False)
+    assert answer.json()["choices"][0]["message"]["content"] == turn.reply
+
+
+async def test_an_idempotency_key_with_another_request_is_refused(key, engine, valkey_server):
+    async with generating():
+        await ask(key, headers=ONCE)
+        answer = await ask(key, LONG, headers=ONCE)
+    assert answer.status_code == 422
+    assert answer.json()["error"]["code"] == "idempotency_key_reused"
+    assert len(await turns()) == 1
+
+
+@pytest.mark.parametrize("name", ["x" * 256, "a\tb"])
+async def test_a_malformed_idempotency_key_is_refused(key, engine, name):
+    answer = await ask(key, headers={"Idempotency-Key": name})
+    assert (answer.status_code, await in_db(Turn.objects.count)) == (400, 0)
+
+
+async def test_a_clients_errand_is_side_unless_it_says_otherwise(key, engine, valkey_server):
+    errand = [{"role": "user", "content": "### Task:\nGenerate a concise, 3-5 word title for it."}]
+    async with generating():
+        await ask(key, errand)
+        await ask(key, errand, headers={"X-Turn-Type": "main"})
+        await ask(key, errand, turn_type="main")
+        await ask(key)
+    found = [(turn.turn_type, turn.turn_type_from) for turn in await turns()]
+    assert found == [("side", "title"), ("main", "header"), ("main", "body"), ("main", "")]
+
+
+@pytest.mark.parametrize("session", [None, "s"])
+def test_many_threads_that_send_the_same_request_open_it_once(alice, engine, session):
+    api_key, _ = accounts.make_key(user=alice, name="t", scopes=accounts.CLI_SCOPES)
+    request = Request(
+        key=api_key,
+        messages=[Message(role="user", content="hi")],
+        params=[SamplingParams(), SamplingParams()],
+        session=session,
+        once="k1",
+    )
+    found: list[list[str]] = []
+    together = threading.Barrier(6)
+
+    def send() -> None:
+        together.wait()
+        try:
+            found.append([turn.public_id for turn in requests.open_request(request)])
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=send) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 6
+    assert len({tuple(ids) for ids in found}) == 1
+    assert (Turn.objects.count(), ChatSession.objects.count()) == (2, 1)
+    assert set(Turn.objects.values_list("readers", flat=True)) == {6}
