@@ -118,6 +118,15 @@ def messages_along(path: list[Turn], *, whole: bool = False) -> list[Message]:
     return messages + input_of(turn)
 
 
+def next_turn(turn: Turn) -> Turn | None:
+    """The main turn that the conversation went on with; None while nobody has said more.
+
+    The newest: an edited message, a reply asked for again, or a list of tool results that has grown
+    replaces what was said before it.
+    """
+    return turn.children.filter(turn_type="main").order_by("-id").first()
+
+
 def latest_feedback(turn: Turn) -> Feedback | None:
     """The row that counts: the newest by id."""
     return max(turn.feedback.all(), key=lambda row: row.pk, default=None)

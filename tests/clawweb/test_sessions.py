@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from clawweb.models import ApiKey, ChatSession, Consent, Turn, User
-from clawweb.selectors.chat import messages_for, said
+from clawweb.selectors.chat import messages_for, next_turn, said
 from clawweb.selectors.judging import next_state
 from clawweb.selectors.placing import history_hash
 from clawweb.services import accounts, chat, requests, sessions
@@ -69,11 +69,6 @@ def talk(key: ApiKey, *messages: Message, **values: Any) -> list[Turn]:
         for end, message in enumerate(messages)
         if message["role"] == "assistant"
     ]
-
-
-def next_turn(turn: Turn) -> Turn | None:
-    """What the conversation went on with last."""
-    return turn.children.filter(turn_type="main").order_by("-id").first()
 
 
 TWO = (sys("Be kind. Today is Monday."), u("q1"), a("a1"), u("q2"), a("a2"))
