@@ -82,7 +82,8 @@ def agreement(user: User | None) -> Agreement:
     vote = Feedback.objects.filter(turn=OuterRef("turn")).order_by("-id").values("value")[:1]
     both = (
         _judgements(user)
-        .filter(state=JudgementState.JUDGED, score__in=[-1, 1])
+        # What came in from elsewhere has no time: it says nothing about this judge.
+        .filter(state=JudgementState.JUDGED, score__in=[-1, 1], judged_at__isnull=False)
         .annotate(vote=Subquery(vote))
         .filter(vote__in=[-1, 1])
     )

@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from clawweb.events import changed
 from clawweb.models import SCOPES, ApiKey, Consent, SignInLink, User
+from clawweb.services import jobs
 from clawweb.services.errors import ServiceError
 
 UI_SCOPES = ("chat", "feedback")
@@ -103,7 +104,10 @@ def set_consent(
     choices = {"consent": consent, "prompt_hints": prompt_hints}
     if judge_elsewhere is not None:
         choices["judge_elsewhere"] = judge_elsewhere
-    User.objects.filter(pk=user.pk).update(**choices)
+    with transaction.atomic():
+        User.objects.filter(pk=user.pk).update(**choices)
+        if consent != Consent.TRAIN:
+            jobs.withdraw_consent(user)
 
 
 @transaction.atomic

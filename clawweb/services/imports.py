@@ -15,7 +15,6 @@ from datetime import datetime
 from typing import IO, Any
 
 from django.db import DataError, IntegrityError, transaction
-from django.utils import timezone
 from pydantic import TypeAdapter, ValidationError
 
 from clawweb.models import ChatSession, Consent, Judgement, JudgementState, Turn, TurnState, User
@@ -229,7 +228,6 @@ class Import:
             judge="OpenClaw-RL",
             score=score,
             hints=[said.hint] if said.accepted and said.hint else [],
-            judged_at=timezone.now(),
         )
         self.report.scores += 1
 

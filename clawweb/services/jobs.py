@@ -303,7 +303,22 @@ def _give_back(samples: QuerySet[TrainingSample], *, refused: bool) -> None:
     samples.filter(refusals__gte=2).update(
         state=SampleState.DROPPED, drop_reason=DropReason.REFUSED, job=None
     )
+    unwanted = samples.exclude(user__consent=Consent.TRAIN)
+    unwanted.update(state=SampleState.DROPPED, drop_reason=DropReason.CONSENT, job=None)
     samples.update(state=SampleState.READY, job=None)
+
+
+@transaction.atomic
+def withdraw_consent(user: User) -> None:
+    """Nothing that is not learned yet is: a running job ends, and what counted is dropped."""
+    open_ones = TrainingSample.objects.filter(
+        user=user, state__in=[SampleState.WAITING, SampleState.READY]
+    )
+    touched = list(open_ones.values_list("pk", flat=True))
+    open_ones.update(state=SampleState.DROPPED, drop_reason=DropReason.CONSENT, held_back=False)
+    _receipts(user.pk, TrainingSample.objects.filter(pk__in=touched))
+    for job in TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB):
+        cancel_job(job)
 
 
 def _receipts(user_id: int, samples: QuerySet[TrainingSample]) -> None:
