@@ -90,6 +90,11 @@ class Config(BaseSettings):
         return local if local.is_dir() else self.var / "models" / self.base_model.replace("/", "--")
 
     @property
+    def template_file(self) -> Path | None:
+        """The chat template that server and trainer use; None = the model folder's own."""
+        return Path(self.chat_template).resolve() if self.chat_template else None
+
+    @property
     def has_gpu(self) -> bool:
         """Whether the installed vLLM is the CUDA one; the installer looked for the GPU."""
         return find_spec("flashinfer") is not None and shutil.which("nvidia-smi") is not None

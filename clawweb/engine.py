@@ -59,7 +59,7 @@ def tokenizer_controls() -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def current_template_hash() -> str:
-    return template_hash(config().model_folder)
+    return template_hash(config().model_folder, config().template_file)
 
 
 @lru_cache(maxsize=1)

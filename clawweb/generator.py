@@ -12,17 +12,22 @@ import contextlib
 import logging
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
+
+from django.utils import timezone
 
 from clawweb import valkey
 from clawweb.config import config
 from clawweb.engine import base_hash, get_engine, tokenizer_controls
 from clawweb.models import Turn, TurnState
 from clawweb.orm import in_db
-from clawweb.selectors.chat import messages_for
+from clawweb.selectors.chat import messages_for, shape_of
 from clawweb.services import chat
 from clawweb.services.health import beat
+from clawweb.streams import Ended, TokenLogs
 from rollouts.errors import (
     EngineRefused,
     EngineUnavailable,
@@ -31,8 +36,8 @@ from rollouts.errors import (
     UnknownAdapter,
 )
 from rollouts.hints import prompted_messages
-from rollouts.rendering import defuse, defused
-from rollouts.types import BASE, Delta, Rollout, SamplingParams
+from rollouts.rendering import defuse, defused, defused_json
+from rollouts.types import BASE, Delta, Message, Policy, ReplyShape, Rollout
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +54,12 @@ class Generator:
         self.running: dict[str, Reply] = {}
         self.name = f"generator@{socket.gethostname()}:{os.getpid()}"
         self.stopping = asyncio.Event()
+        self.logs: TokenLogs | None = None
 
     async def run(self) -> None:
         """Until `stopping` is set: claim, answer, repeat. Then let the replies in flight end as
         interrupted."""
+        self.logs = TokenLogs()
         helpers = [
             asyncio.create_task(self._listen_for_stops()),
             asyncio.create_task(self._heartbeat()),
@@ -66,6 +73,7 @@ class Generator:
             for task in [*helpers, *writing]:
                 task.cancel()
             await asyncio.gather(*helpers, *writing, return_exceptions=True)
+            await self.logs.close()
 
     async def _claim_all(self) -> bool:
         claimed = False
@@ -74,7 +82,7 @@ class Generator:
             if turn is None:
                 return claimed
             claimed = True
-            reply = self.running[turn.public_id] = Reply(turn)
+            reply = self.running[turn.public_id] = Reply(turn, self.logs)
             reply.task = asyncio.create_task(reply.write())
             reply.task.add_done_callback(partial(self._forget, turn.public_id))
         await asyncio.sleep(0.05)
@@ -116,9 +124,12 @@ class Generator:
 class Reply:
     """One turn's reply while it is written."""
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: Turn, logs: TokenLogs | None) -> None:
         self.turn = turn
+        self.logs = logs
         self.text = ""
+        self.reasoning = ""
+        self.calls: list[dict[str, Any]] = []
         self.ids: list[int] = []
         self.logprobs: list[float] = []
         self.prompt_ids: tuple[int, ...] | None = None
@@ -126,31 +137,26 @@ class Reply:
         self.task: asyncio.Task[None] | None = None
         self.policy = BASE
         self.params = chat.sampling_of(turn)
-        self.log: TokenLog | None = None
+        self.ended: Ended | None = None
 
     async def write(self) -> None:
         """Answer the turn, whatever happens: the row ends in a final state with a reason."""
-        self.log = TokenLog(self.turn.public_id)
         keeper = asyncio.create_task(self._keep())
-        async with self.log:
-            try:
-                await self.log.begin()
-                rollout = await self._generate()
-                await self._finish(TurnState.COMPLETE, rollout)
-            except asyncio.CancelledError:
-                state = TurnState.STOPPED if self.stop else TurnState.INTERRUPTED
-                error = "" if self.stop else "The server was stopped while it wrote this reply."
-                await asyncio.shield(self._finish(state, self._partial(), error))
-            except RolloutError as exc:
-                await self._finish(TurnState.FAILED, self._partial(), *_in_words(exc))
-            except Exception:
-                log.exception("reply %s failed", self.turn.public_id)
-                await self._finish(
-                    TurnState.FAILED, self._partial(), "Something broke on our side."
-                )
-            finally:
-                keeper.cancel()
-            await self.log.end()
+        try:
+            await self._finish(TurnState.COMPLETE, await self._generate())
+        except asyncio.CancelledError:
+            state = TurnState.STOPPED if self.stop else TurnState.INTERRUPTED
+            error = "" if self.stop else "The server was stopped while it wrote this reply."
+            await asyncio.shield(self._finish(state, self._partial(), error))
+        except RolloutError as exc:
+            await self._finish(TurnState.FAILED, self._partial(), *_in_words(exc))
+        except Exception:
+            log.exception("reply %s failed", self.turn.public_id)
+            await self._finish(TurnState.FAILED, self._partial(), "Something broke on our side.")
+        finally:
+            keeper.cancel()
+        if self.logs is not None:
+            await self.logs.end(self.turn.public_id, self.ended)
 
     def end(self) -> None:
         """Stop here: the user asked to. What there is becomes the reply."""
@@ -172,65 +178,95 @@ class Reply:
         )
 
     async def _generate(self) -> Rollout:
-        turn = self.turn
-        self.policy, fallback = await in_db(
-            chat.choose_policy, turn, base_hash=await in_db(base_hash)
-        )
-        if fallback:
-            await in_db(chat.note_fallback, turn, fallback)
+        self.policy, fallback, *asked = await in_db(self._prepare)
+        self._begin(fallback)
         try:
-            return await self._fitting()
+            return await self._fitting(*asked)
         except UnknownAdapter:
-            return await self._after_reload()
+            return await self._after_reload(*asked)
 
-    async def _after_reload(self) -> Rollout:
+    def _prepare(self) -> tuple[Policy, str, list[Message], ReplyShape]:
+        """Who answers what, in one visit to the database."""
+        policy, fallback = chat.choose_policy(self.turn, base_hash=base_hash())
+        if fallback:
+            chat.note_fallback(self.turn, fallback)
+        return policy, fallback, *self._asked()
+
+    def _asked(self) -> tuple[list[Message], ReplyShape]:
+        """Messages and shape as they may be rendered."""
+        controls = tokenizer_controls()
+        messages, shape = defused(messages_for(self.turn), controls), shape_of(self.turn)
+        return messages, replace(shape, tools=defused_json(list(shape.tools), controls))
+
+    def _begin(self, fallback: str) -> None:
+        if self.logs is not None:
+            self.logs.begin(self.turn.public_id, self.policy.adapter or "", fallback)
+
+    async def _after_reload(self, messages: list[Message], shape: ReplyShape) -> Rollout:
         """The server forgot the adapter (it was restarted): load it again, or let base answer and
         say so."""
         try:
             await get_engine().load(self.policy)
-            return await self._fitting()
+            return await self._fitting(messages, shape)
         except EngineRefused as exc:
             log.warning("%s cannot be served: %s", self.policy.adapter, exc)
             reason = f"version {self.policy.version} could not be loaded"
             await in_db(chat.note_fallback, self.turn, reason)
             self.policy = BASE
-            return await self._fitting()
+            self._begin(reason)
+            return await self._fitting(messages, shape)
 
-    async def _fitting(self) -> Rollout:
+    async def _fitting(self, messages: list[Message], shape: ReplyShape) -> Rollout:
         """Generate; when the prompt is too long first shorten the reply, then the prompt."""
         limit = self.params.max_tokens
         while True:
             try:
-                return await self._ask(self.params)
+                return await self._ask(messages, shape)
             except PromptTooLong:
                 if self.params.max_tokens is not None:
                     self.params = replace(self.params, max_tokens=None)
                 elif await in_db(chat.make_room, self.turn):
                     self.params = replace(self.params, max_tokens=limit)
+                    messages, shape = await in_db(self._asked)
                 else:
                     raise
 
-    async def _ask(self, params: SamplingParams) -> Rollout:
+    async def _ask(self, messages: Sequence[Message], shape: ReplyShape) -> Rollout:
         controls = tokenizer_controls()
-        messages = defused(await in_db(messages_for, self.turn), controls)
         hints = [defuse(hint, controls) for hint in self.turn.prompted_hints]
         return await get_engine().generate(
             prompted_messages(messages, hints),
             policy=self.policy,
-            params=params,
+            params=self.params,
+            shape=shape,
             on_delta=self._take,
         )
 
     async def _take(self, delta: Delta) -> None:
         offset = len(self.text)
         self.text += delta.text
+        self.reasoning += delta.reasoning
         self.ids.extend(delta.token_ids)
         self.logprobs.extend(delta.logprobs)
         self.prompt_ids = delta.prompt_ids or self.prompt_ids
-        if delta.text and self.log is not None:
-            await self.log.add(offset, delta.text)
-        if self.turn.first_token_at is None and self.text:
-            await self._checkpoint()  # notes the time of the first token
+        places = [self._take_call(call) for call in delta.tool_calls]
+        if not (delta.text or delta.tool_calls):
+            return
+        if self.turn.first_token_at is None:
+            self.turn.first_token_at = timezone.now()  # the next checkpoint writes it
+        if self.logs is not None:
+            self.logs.add(self.turn.public_id, delta, offset=offset, at=places)
+
+    def _take_call(self, call: dict[str, Any]) -> int:
+        """Write the part of a tool call down; where in its arguments it stands."""
+        function = call["function"]
+        if call["index"] == len(self.calls):
+            self.calls.append({"id": call["id"], "type": "function", "function": dict(function)})
+            return 0
+        known = self.calls[call["index"]]["function"]
+        place = len(known["arguments"])
+        known["arguments"] += function["arguments"]
+        return place
 
     def _partial(self) -> Rollout | None:
         """What was sampled so far: exact as far as it goes."""
@@ -245,13 +281,15 @@ class Reply:
             finish_reason="stop",
             policy=self.policy,
             params=self.params,
+            reasoning=self.reasoning,
+            tool_calls=tuple(self.calls),
         )
 
     async def _finish(
         self, state: TurnState, rollout: Rollout | None, error: str = "", code: str = ""
     ) -> None:
         text = rollout.text if rollout is not None else self.text
-        await in_db(
+        done = await in_db(
             chat.finish_turn,
             self.turn,
             state=state,
@@ -260,43 +298,20 @@ class Reply:
             error=error,
             code=code,
         )
-
-
-class TokenLog:
-    """The turn's stream in Valkey. When Valkey is down it does nothing: readers turn to the row."""
-
-    def __init__(self, public_id: str) -> None:
-        self.key = valkey.gen_key(public_id)
-        self.client = valkey.connect_async(read_seconds=2)
-        self.down = False
-
-    async def __aenter__(self) -> TokenLog:
-        return self
-
-    async def begin(self) -> None:
-        await self._do("xadd", self.key, {"offset": 0, "text": ""}, maxlen=valkey.MAX_ENTRIES)
-        await self._do("expire", self.key, valkey.TTL_SECONDS)
-
-    async def __aexit__(self, *_: object) -> None:
-        with contextlib.suppress(valkey.ValkeyError):
-            await self.client.aclose()
-
-    async def add(self, offset: int, text: str) -> None:
-        await self._do(
-            "xadd", self.key, {"offset": offset, "text": text}, maxlen=valkey.MAX_ENTRIES
-        )
-
-    async def end(self) -> None:
-        await self._do("xadd", self.key, {"end": 1})
-
-    async def _do(self, command: str, *args: object, **kwargs: object) -> None:
-        if self.down:
-            return
-        try:
-            await getattr(self.client, command)(*args, **kwargs)
-        except valkey.ValkeyError as exc:
-            self.down = True
-            log.warning("token log of %s is off: %s", self.key, exc)
+        self.ended = None  # where another has ended it the row knows how
+        if done:
+            self.ended = Ended(
+                state=state,
+                finish_reason=rollout.finish_reason if rollout else "",
+                error=error,
+                code=code,
+                chars=len(text),
+                calls=[len(c["function"]["arguments"]) for c in rollout.tool_calls]
+                if rollout
+                else [],
+                prompt_tokens=len(rollout.prompt_ids) if rollout else None,
+                completion_tokens=len(rollout.response_ids) if rollout else None,
+            )
 
 
 def _in_words(exc: RolloutError) -> tuple[str, str]:

@@ -26,7 +26,7 @@ from clawweb.selectors.learning import policy_of, versions_behind
 from clawweb.services import jobs, versions
 from clawweb.services.errors import LeaseLost
 from clawweb.worker import doing
-from rollouts.rendering import defuse, defused
+from rollouts.rendering import defuse, defused, defused_json
 from rollouts.types import Sample
 from training.adapters import SavedAdapter, attach, check_folder, detach, save_version
 from training.advantages import Baseline
@@ -229,6 +229,7 @@ def sample_for(row: TrainingSample, parent: AdapterVersion | None) -> Sample:
         correction=defuse(row.correction, controls) or None,
         other_hints=tuple(defuse(hint, controls) for hint in row.other_hints),
         prompted_hints=tuple(defuse(hint, controls) for hint in turn.prompted_hints),
+        tools=defused_json(turn.tools, controls),
         version_age=versions_behind(parent, turn),
     )
 
@@ -277,7 +278,14 @@ _BASE: list[Base] = []
 def loaded_base() -> Base:
     """The base model of this process, loaded on first use and kept. One job runs at a time."""
     if not _BASE:
-        _BASE.append(load_base(config().model_folder, threads=config().train_threads))
+        settings = config()
+        _BASE.append(
+            load_base(
+                settings.model_folder,
+                threads=settings.train_threads,
+                chat_template=settings.template_file,
+            )
+        )
     return _BASE[0]
 
 

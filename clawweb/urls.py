@@ -64,6 +64,7 @@ urlpatterns = [
     *parts,
     path("v1/chat/completions", openai.chat_completions),
     path("v1/models", openai.models),
+    path("v1/models/<str:name>", openai.model),
     re_path(r"^v1(?:/.*)?$", openai.unknown),
     path("api/", api.urls),
     path("livez", health.livez),

@@ -1,8 +1,6 @@
 """Valkey: the token log of running replies and wake-up calls. Never the truth, always with a TTL.
 
-`gen:{turn}` is a stream of {offset, text}: `offset` counts the reply's characters before `text`,
-so a reader that knows how much it has shown can join anywhere, and a lost or repeated entry is
-seen.
+What an entry of `gen:{turn}` says is in clawweb/streams.py.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from rollouts.types import Message
 
@@ -19,8 +20,10 @@ from rollouts.types import Message
 _BREAK = "\u2060"
 
 
-def template_text(folder: Path) -> str:
-    """The chat template's source."""
+def template_text(folder: Path, override: Path | None = None) -> str:
+    """The chat template's source: of the file that stands in its place, else the folder's own."""
+    if override is not None:
+        return override.read_text(encoding="utf-8")
     template = folder / "chat_template.jinja"
     if template.exists():
         return template.read_text(encoding="utf-8")
@@ -28,10 +31,10 @@ def template_text(folder: Path) -> str:
     return str(source["chat_template"])
 
 
-def template_hash(folder: Path) -> str:
+def template_hash(folder: Path, override: Path | None = None) -> str:
     """sha256 over chat template and tokenizer.json: equal hashes render equal messages to equal
     ids."""
-    digest = hashlib.sha256(template_text(folder).encode())
+    digest = hashlib.sha256(template_text(folder, override).encode())
     digest.update((folder / "tokenizer.json").read_bytes())
     return digest.hexdigest()
 
@@ -65,8 +68,71 @@ def defuse(text: str, controls: Sequence[str]) -> str:
 
 
 def defused(messages: Iterable[Message], controls: Sequence[str]) -> list[Message]:
-    """The messages as they may be rendered; roles stay, texts are defused."""
-    return [
-        Message(role=message["role"], content=defuse(message["content"], controls))
-        for message in messages
-    ]
+    """The messages as they may be rendered; roles stay, everything else that is text is defused."""
+    return [_defused(message, controls) for message in messages]
+
+
+def _defused(message: Message, controls: Sequence[str]) -> Message:
+    safe = Message(role=message["role"], content=defuse(message["content"], controls))
+    if "name" in message:
+        safe["name"] = defuse(message["name"], controls)
+    if "tool_call_id" in message:
+        safe["tool_call_id"] = defuse(message["tool_call_id"], controls)
+    if message.get("tool_calls"):
+        safe["tool_calls"] = [_defused_call(call, controls) for call in message["tool_calls"]]
+    return safe
+
+
+def _defused_call(call: dict[str, Any], controls: Sequence[str]) -> dict[str, Any]:
+    """Its arguments are defused as what they mean: an escape such as \\u003c hides a control
+    string until a template has parsed it."""
+    name, arguments = call["function"]["name"], call_arguments(call["function"]["arguments"])
+    safe = json.dumps(defused_json(arguments, controls), ensure_ascii=False)
+    return {
+        "id": defuse(call["id"], controls),
+        "type": "function",
+        "function": {"name": defuse(name, controls), "arguments": safe},
+    }
+
+
+def defused_json(value: Any, controls: Sequence[str]) -> Any:
+    """JSON with every string in it defused, names of fields too (tools and their schemas)."""
+    if isinstance(value, str):
+        return defuse(value, controls)
+    if isinstance(value, dict):
+        return {defuse(k, controls): defused_json(v, controls) for k, v in value.items()}
+    if isinstance(value, list):
+        return [defused_json(item, controls) for item in value]
+    return value
+
+
+def call_arguments(arguments: str) -> dict[str, Any]:
+    """The arguments of a tool call as an object; what is none counts as empty, as in vLLM."""
+    try:
+        found = json.loads(arguments) if arguments else {}
+    except (ValueError, RecursionError):  # the latter: nested thousands of levels deep
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def template_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """The messages as vLLM hands them to a chat template: arguments of tool calls are objects,
+    and a call's fields are in its order, which a template that dumps a whole call shows."""
+    return [_for_template(message) for message in messages]
+
+
+def _for_template(message: Message) -> dict[str, Any]:
+    plain: dict[str, Any] = dict(message)
+    if "tool_calls" in plain:
+        plain["tool_calls"] = [
+            {
+                "id": call["id"],
+                "function": {
+                    "arguments": call_arguments(call["function"]["arguments"]),
+                    "name": call["function"]["name"],
+                },
+                "type": "function",
+            }
+            for call in plain["tool_calls"]
+        ]
+    return plain

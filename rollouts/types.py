@@ -47,6 +47,11 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[str, float], ...] = ()
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    constrained: bool = False  # a grammar says what may be sampled (ReplyShape.is_constrained)
+    parallel_tool_calls: bool = True
+    top_logprobs: int | None = None  # alternatives shown to the caller; None = asked for nothing
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> SamplingParams:
@@ -65,7 +70,31 @@ class SamplingParams:
             and self.presence_penalty == 0
             and self.frequency_penalty == 0
             and not self.logit_bias
+            and self.min_p == 0
+            and self.repetition_penalty == 1
+            and not self.constrained
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyShape:
+    """What a reply may be, as OpenAI writes it: tools that it may call, a format of its text."""
+
+    tools: Sequence[dict[str, Any]] = ()  # rendered into the prompt, whatever the choice
+    tool_choice: str | Mapping[str, Any] | None = None  # None = auto
+    response_format: Mapping[str, Any] | None = None
+
+    def is_constrained(self, *, parallel_tool_calls: bool = True) -> bool:
+        """Whether the engine samples under a grammar."""
+        if self.response_format and self.response_format.get("type") != "text":
+            return True
+        if not self.tools or self.tool_choice == "none":
+            return False
+        is_strict = any(tool["function"].get("strict") for tool in self.tools)
+        return self.tool_choice not in (None, "auto") or is_strict or not parallel_tool_calls
+
+
+PLAIN = ReplyShape()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +105,9 @@ class Delta:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     prompt_ids: tuple[int, ...] | None = None  # in the first delta only
+    reasoning: str = ""  # the model's own; no caller sees it
+    tool_calls: tuple[dict[str, Any], ...] = ()  # OpenAI's deltas: an index, and what is new of it
+    shown_logprobs: tuple[dict[str, Any], ...] = ()  # OpenAI's entries of `text`, when asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +118,11 @@ class Rollout:
     prompt_ids: tuple[int, ...]
     response_ids: tuple[int, ...]
     logprobs: tuple[float, ...] | None  # None when the engine gave none; never filled up
-    finish_reason: str  # "stop", "length"
+    finish_reason: str  # "stop", "length", "tool_calls"
     policy: Policy
     params: SamplingParams
+    reasoning: str = ""  # stands before the text, and in the ids
+    tool_calls: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +142,7 @@ class Sample:
     correction: str | None  # what the user wanted instead
     other_hints: Sequence[str] = ()  # candidates beside `hint`; the trainer chooses one of all
     prompted_hints: Sequence[str] = ()  # stood in the prompt; defused, as `hint` is
+    tools: Sequence[dict[str, Any]] = ()  # stood in the prompt; defused, too
     version_age: int = 0  # versions between the one that answered and the parent being trained
 
     @property

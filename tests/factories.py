@@ -16,6 +16,7 @@ from clawweb.models import (
     TurnState,
     User,
 )
+from clawweb.selectors.chat import said
 from clawweb.services import chat, feedback, jobs, sessions
 from rollouts.types import Message, SamplingParams
 
@@ -47,7 +48,7 @@ def make_turn(user: User, text: str = "", **values: Any) -> Turn:
     }
     Turn.objects.filter(pk=turn.pk).update(**row)
     turn = Turn.objects.select_related("session__user").get(pk=turn.pk)
-    turn.history_hash = chat._history_after(turn, reply)
+    turn.history_hash = chat._history_after(turn, said(reply, turn.tool_calls))
     turn.save(update_fields=["history_hash"])
     return turn
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rollouts.rendering import template_hash, weights_hash
+from rollouts.rendering import template_hash, template_messages, template_text, weights_hash
 from rollouts.types import Message
 from training.errors import BaseInvalid
 
@@ -49,10 +49,15 @@ class Base:
             stated = self.tokenizer.eos_token_id
         return (int(stated),) if isinstance(stated, int) else tuple(int(i) for i in stated)
 
-    def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()
+    ) -> tuple[int, ...]:
         """Prompt ids of `messages`, ending where the reply begins; as vLLM renders a chat."""
         text = self.tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=True, tokenize=False
+            template_messages(messages),
+            tools=list(tools) or None,
+            add_generation_prompt=True,
+            tokenize=False,
         )
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
@@ -60,9 +65,16 @@ class Base:
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def load_base(folder: Path, *, device: str | None = None, threads: int = 1) -> Base:
+def load_base(
+    folder: Path,
+    *,
+    device: str | None = None,
+    threads: int = 1,
+    chat_template: Path | None = None,
+) -> Base:
     """Load the model and tokenizer of `folder`; sets this process's torch threads.
 
+    `chat_template` stands in the place of the folder's own, as it does on the server.
     fp32 weights on the CPU (bf16 arithmetic only where the CPU has it: elsewhere it is measured
     to be 2.7 times slower), bf16 weights on a GPU. Raises BaseInvalid.
     """
@@ -74,7 +86,9 @@ def load_base(folder: Path, *, device: str | None = None, threads: int = 1) -> B
             folder, dtype=torch.float32 if on_cpu else torch.bfloat16, local_files_only=True
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        rendering = template_hash(folder)
+        rendering = template_hash(folder, chat_template)
+        if chat_template is not None:
+            tokenizer.chat_template = template_text(folder, chat_template)
     except (OSError, ValueError, KeyError) as exc:
         raise BaseInvalid(f"the base model in {folder.name} cannot be loaded: {exc}") from exc
     model.to(device).eval().requires_grad_(False)

@@ -40,7 +40,9 @@ def _item(base: Base, sample: Sample, config: TrainConfig, baseline: Baseline) -
     reason = _reason_against(sample, config)
     if reason is not None:
         return reason
-    sampled_from = base.render(prompted_messages(sample.messages, sample.prompted_hints))
+    sampled_from = base.render(
+        prompted_messages(sample.messages, sample.prompted_hints), sample.tools
+    )
     if sample.template_hash != base.template_hash or sampled_from != tuple(sample.prompt_ids):
         return TEMPLATE_CHANGED
     prompt_ids = plain_prompt_ids(base, sample)
@@ -69,14 +71,18 @@ def _item(base: Base, sample: Sample, config: TrainConfig, baseline: Baseline) -
 
 def plain_prompt_ids(base: Base, sample: Sample) -> tuple[int, ...]:
     """The prompt without hints: what a version must answer well, whatever stood there before."""
-    return base.render(sample.messages) if sample.prompted_hints else tuple(sample.prompt_ids)
+    if not sample.prompted_hints:
+        return tuple(sample.prompt_ids)
+    return base.render(sample.messages, sample.tools)
 
 
 def _teacher_prompts(base: Base, sample: Sample) -> list[tuple[int, ...]]:
     """The prompt under the hint first, then under each candidate that reads differently."""
     hints = dict.fromkeys([joined(sample.lessons), *sample.other_hints])
     return [
-        base.render(hinted_messages(sample.messages, hint=hint, correction=sample.correction))
+        base.render(
+            hinted_messages(sample.messages, hint=hint, correction=sample.correction), sample.tools
+        )
         for hint in hints
     ]
 

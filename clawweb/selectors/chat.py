@@ -11,7 +11,7 @@ from clawweb import valkey
 from clawweb.markdown import render
 from clawweb.models import FINISHED, ChatSession, Feedback, FeedbackReason, Turn, User
 from clawweb.selectors.learning import receipt
-from rollouts.types import Message
+from rollouts.types import Message, ReplyShape
 
 
 def sessions_of(user: User) -> QuerySet[ChatSession]:
@@ -74,6 +74,28 @@ def tool_calls_of(turn: Turn) -> list[dict[str, Any]]:
     if turn.recorded:
         return list(turn.tool_calls)
     return list(valkey.kept_text(turn.public_id).get("tool_calls", []))
+
+
+def shape_of(turn: Turn) -> ReplyShape:
+    """What the reply may be, wherever that is kept."""
+    if turn.recorded:
+        kept: dict[str, Any] = {
+            "tools": turn.tools,
+            "tool_choice": turn.tool_choice,
+            "response_format": turn.response_format,
+        }
+    else:
+        kept = valkey.kept_text(turn.public_id).get("shape", {})
+    return ReplyShape(**kept)
+
+
+def token_counts(turn: Turn) -> tuple[int | None, int | None]:
+    """How many tokens prompt and reply have; None when that is not known."""
+    if turn.recorded:
+        prompt, reply = turn.prompt_ids, turn.response_ids
+        return None if prompt is None else len(prompt), None if reply is None else len(reply)
+    prompt, reply = valkey.kept_text(turn.public_id).get("tokens", (None, None))
+    return prompt, reply
 
 
 def reply_message(turn: Turn) -> Message:
@@ -169,6 +191,7 @@ def turn_json(turn: Turn, siblings: Iterable[str] | None = None) -> dict[str, An
         "text": next((m["content"] for m in reversed(messages) if m["role"] == "user"), ""),
         "input": messages,
         "reply": reply,
+        "tool_calls": tool_calls_of(turn),
         "html": render(reply) if turn.state in FINISHED else None,
         "recorded": turn.recorded,
         "adapter": turn.adapter_name or None,

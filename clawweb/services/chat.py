@@ -15,13 +15,28 @@ from clawweb import valkey
 from clawweb.engine import current_template_hash
 from clawweb.events import changed
 from clawweb.models import ChatSession, Consent, Turn, TurnState, User
-from clawweb.selectors.chat import begins_anew, input_of, messages_for, path_to, said
+from clawweb.selectors.chat import (
+    begins_anew,
+    input_of,
+    messages_for,
+    path_to,
+    said,
+    shape_of,
+)
 from clawweb.selectors.hints import hints_to_prompt
 from clawweb.selectors.learning import live_adapter, policy_of
 from clawweb.selectors.placing import history_hash
 from clawweb.services import judgements
 from clawweb.services.errors import ServiceError
-from rollouts.types import BASE, Message, Policy, Rollout, SamplingParams
+from rollouts.types import (
+    BASE,
+    PLAIN,
+    Message,
+    Policy,
+    ReplyShape,
+    Rollout,
+    SamplingParams,
+)
 
 LEASE = timedelta(seconds=15)
 TITLE_CHARS = 60
@@ -33,6 +48,7 @@ def open_turn(
     parent: Turn | None,
     messages: Sequence[Message],
     params: SamplingParams,
+    shape: ReplyShape = PLAIN,
     asked: str = "agent",
     turn_type: str = "main",
     turn_type_from: str = "",
@@ -65,8 +81,11 @@ def open_turn(
         prompted_hints=_hints_for(user, messages, asked=asked, turn_type=turn_type),
         sampling=asdict(params),
     )
-    if not recorded:
-        _keep(turn, messages, "")
+    if recorded:
+        turn.tools, turn.tool_choice = list(shape.tools), shape.tool_choice
+        turn.response_format = shape.response_format
+    else:
+        _keep(turn, {"input": list(messages), "shape": asdict(shape)})
     with transaction.atomic():
         turn.save()
         if anew:
@@ -90,9 +109,9 @@ def _hints_for(user: User, messages: Sequence[Message], *, asked: str, turn_type
     return hints_to_prompt(user)
 
 
-def _keep(turn: Turn, messages: Sequence[Message], reply: str) -> None:
+def _keep(turn: Turn, texts: dict[str, Any]) -> None:
     try:
-        valkey.keep_text(turn.public_id, {"input": list(messages), "reply": reply})
+        valkey.keep_text(turn.public_id, texts)
     except valkey.ValkeyError as exc:
         raise ServiceError(
             "You asked to keep nothing, and the short-lived store for that is down. Try again soon."
@@ -116,6 +135,7 @@ def regenerate(*, turn: Turn, client_id: str | None = None) -> Turn:
         parent=turn.parent,
         messages=messages,
         params=sampling_of(turn),
+        shape=shape_of(turn),
         asked="agent" if turn.asked.startswith("agent") else turn.asked,
         turn_type=turn.turn_type,
         turn_type_from=turn.turn_type_from,
@@ -222,8 +242,8 @@ def checkpoint(
         values |= {"reply": text, "response_ids": list(ids)}
         if prompt_ids is not None:
             values["prompt_ids"] = list(prompt_ids)
-    if turn.first_token_at is None and text:
-        turn.first_token_at = values["first_token_at"] = timezone.now()
+    if turn.first_token_at is not None:
+        values["first_token_at"] = turn.first_token_at
     if not _held(turn).update(**values):
         return True
     return Turn.objects.filter(pk=turn.pk, stop_requested=True).exists()
@@ -246,7 +266,9 @@ def finish_turn(
         "error": error,
         "error_code": code,
         "template_hash": current_template_hash(),
+        "first_token_at": turn.first_token_at,
     }
+    calls = list(rollout.tool_calls) if rollout is not None else []
     if rollout is not None:
         plain = rollout.params.keeps_behaviour_logprobs and rollout.logprobs is not None
         values |= {
@@ -254,12 +276,14 @@ def finish_turn(
             "response_ids": list(rollout.response_ids),
             "logprobs": list(rollout.logprobs or ()) if plain else None,
             "finish_reason": rollout.finish_reason,
+            "reasoning": rollout.reasoning,
         }
     if turn.recorded:
-        values |= {"reply": text, "history_hash": _history_after(turn, text)}
+        values |= {"reply": text, "tool_calls": calls}
+        values["history_hash"] = _history_after(turn, said(text, calls))
     else:
         values |= {"prompt_ids": None, "response_ids": None, "logprobs": None, "reply": ""}
-        values |= _kept_aside(turn, text)
+        values |= {"reasoning": "", **_kept_aside(turn, text, rollout)}
     with transaction.atomic():
         done = _held(turn).update(**values)
         if done:
@@ -267,18 +291,21 @@ def finish_turn(
     return bool(done)
 
 
-def _kept_aside(turn: Turn, text: str) -> dict[str, str]:
+def _kept_aside(turn: Turn, text: str, rollout: Rollout | None) -> dict[str, str]:
     """The reply of a turn that is not recorded into the short-lived store; the end comes anyway."""
+    counts = (len(rollout.prompt_ids), len(rollout.response_ids)) if rollout else (None, None)
+    calls = list(rollout.tool_calls) if rollout else []
+    kept = {"input": input_of(turn), "shape": asdict(shape_of(turn))}
     try:
-        _keep(turn, input_of(turn), text)
+        _keep(turn, {**kept, "reply": text, "tool_calls": calls, "tokens": counts})
     except ServiceError as exc:
         return {"error": str(exc)}
     return {}
 
 
-def _history_after(turn: Turn, text: str) -> str:
+def _history_after(turn: Turn, reply: Message) -> str:
     # Named by the whole conversation, also when the prompt's memory begins later.
-    return history_hash([*messages_for(turn, whole=True), said(text)])
+    return history_hash([*messages_for(turn, whole=True), reply])
 
 
 def interrupt_abandoned() -> list[Turn]:

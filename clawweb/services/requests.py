@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any
 
 from django.db import IntegrityError
 from django.db.models import F
@@ -24,7 +23,7 @@ from clawweb.selectors.placing import plain
 from clawweb.services import chat, sessions
 from clawweb.services.errors import OtherRequest
 from clawweb.services.sessions import Place
-from rollouts.types import Message, SamplingParams
+from rollouts.types import PLAIN, Message, ReplyShape, SamplingParams
 
 RETRIED_WITHIN = timedelta(minutes=5)
 
@@ -43,7 +42,7 @@ class Request:
     done: bool = False  # the session ends with this request
     once: str | None = None  # an Idempotency-Key
     retried: bool = False
-    rendered: Mapping[str, Any] = field(default_factory=dict)  # tools and the like, by column
+    shape: ReplyShape = PLAIN
 
     def digest(self) -> str:
         """Names what is asked for. Requests of one key with the same name are the same request."""
@@ -52,7 +51,7 @@ class Request:
             self.session,
             self.asked,
             [asdict(params) for params in self.params],
-            dict(self.rendered),
+            asdict(self.shape),
             [plain(message) for message in self.messages],
         ]
         text = json.dumps(asked, sort_keys=True)
@@ -103,7 +102,7 @@ def _open(
         source="api",
         client_id=client_id,
         request_hash=digest,
-        **request.rendered,
+        shape=request.shape,
     )
 
 

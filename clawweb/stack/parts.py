@@ -84,8 +84,8 @@ def vllm(config: Config) -> Part:
     }
     if config.reasoning_parser:
         options["--reasoning-parser"] = config.reasoning_parser
-    if config.chat_template:
-        options["--chat-template"] = config.chat_template
+    if config.template_file:
+        options["--chat-template"] = str(config.template_file)
     if gpu:
         options["--gpu-memory-utilization"] = str(config.vllm_gpu_share)
     else:

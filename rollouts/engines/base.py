@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from rollouts.types import Delta, Message, Policy, Rollout, SamplingParams
+from rollouts.types import PLAIN, Delta, Message, Policy, ReplyShape, Rollout, SamplingParams
 
 OnDelta = Callable[[Delta], Awaitable[None]]
 
@@ -25,6 +25,7 @@ class Engine(Protocol):
         *,
         policy: Policy,
         params: SamplingParams,
+        shape: ReplyShape = PLAIN,
         on_delta: OnDelta | None = None,
     ) -> Rollout:
         """Sample one reply, handing each piece to `on_delta`; as many log-probs as ids, or None."""

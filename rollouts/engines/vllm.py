@@ -8,7 +8,7 @@ never used: it swaps weights under running requests and re-reads the folder at e
 
 from __future__ import annotations
 
-import json
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +17,7 @@ import httpx
 
 from rollouts.config import EngineConfig
 from rollouts.engines.base import OnDelta
+from rollouts.engines.vllm_stream import Gathered
 from rollouts.errors import (
     AdapterRejected,
     BadReply,
@@ -25,7 +26,7 @@ from rollouts.errors import (
     PromptTooLong,
     UnknownAdapter,
 )
-from rollouts.types import Delta, Message, Policy, Rollout, SamplingParams
+from rollouts.types import PLAIN, Message, Policy, ReplyShape, Rollout, SamplingParams
 
 
 class VllmEngine:
@@ -34,6 +35,9 @@ class VllmEngine:
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
         self._headers = {"Authorization": f"Bearer {config.key}"} if config.key else {}
+        # Certificates are read once and only where needed: it takes longer than a first token.
+        is_https = config.url.startswith("https:")
+        self._tls: ssl.SSLContext | bool = ssl.create_default_context() if is_https else False
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[httpx.AsyncClient]:
@@ -41,7 +45,11 @@ class VllmEngine:
         timeout = httpx.Timeout(self._config.silence_seconds, connect=self._config.connect_seconds)
         try:
             async with httpx.AsyncClient(
-                base_url=self._config.url, headers=self._headers, timeout=timeout, trust_env=False
+                base_url=self._config.url,
+                headers=self._headers,
+                timeout=timeout,
+                trust_env=False,
+                verify=self._tls,
             ) as client:
                 yield client
         except httpx.TransportError as exc:
@@ -56,10 +64,11 @@ class VllmEngine:
         *,
         policy: Policy,
         params: SamplingParams,
+        shape: ReplyShape = PLAIN,
         on_delta: OnDelta | None = None,
     ) -> Rollout:
-        body = _chat_body(self._served_name(policy), messages, params)
-        gathered = _Gathered()
+        body = _chat_body(self._served_name(policy), messages, params, shape)
+        gathered = Gathered(shows_logprobs=params.top_logprobs is not None)
         async with (
             self._client() as client,
             client.stream("POST", "/v1/chat/completions", json=body) as response,
@@ -145,61 +154,10 @@ class VllmEngine:
         return answer
 
 
-class _Gathered:
-    """The pieces of a streamed reply, in order."""
-
-    def __init__(self) -> None:
-        self.text: list[str] = []
-        self.ids: list[int] = []
-        self.logprobs: list[float] = []
-        self.prompt_ids: tuple[int, ...] = ()
-        self.finish_reason = ""
-
-    def take(self, line: str) -> Delta | None:
-        """One line of the event stream; None when it adds nothing to the reply."""
-        if not line.startswith("data: ") or line == "data: [DONE]":
-            return None
-        chunk = json.loads(line[6:])
-        if "error" in chunk:
-            raise EngineRefused(str(chunk["error"].get("message", chunk["error"])))
-        prompt_ids = chunk.get("prompt_token_ids")
-        if prompt_ids:
-            self.prompt_ids = tuple(prompt_ids)
-        if not chunk.get("choices"):
-            return None
-        choice = chunk["choices"][0]
-        self.finish_reason = choice.get("finish_reason") or self.finish_reason
-        text = choice["delta"].get("content") or ""
-        ids = tuple(choice.get("token_ids") or ())
-        content = (choice.get("logprobs") or {}).get("content") or ()
-        logprobs = tuple(float(entry["logprob"]) for entry in content)
-        self.text.append(text)
-        self.ids.extend(ids)
-        self.logprobs.extend(logprobs)
-        if not (text or ids or prompt_ids):
-            return None
-        return Delta(
-            text=text, token_ids=ids, logprobs=logprobs, prompt_ids=tuple(prompt_ids or ()) or None
-        )
-
-    def rollout(self, policy: Policy, params: SamplingParams) -> Rollout:
-        if not self.finish_reason:
-            raise EngineUnavailable("the stream ended before the reply did")
-        if not self.prompt_ids:
-            raise BadReply("the engine gave no prompt ids")
-        whole = len(self.logprobs) == len(self.ids) and bool(self.ids)
-        return Rollout(
-            text="".join(self.text),
-            prompt_ids=self.prompt_ids,
-            response_ids=tuple(self.ids),
-            logprobs=tuple(self.logprobs) if whole else None,
-            finish_reason=self.finish_reason,
-            policy=policy,
-            params=params,
-        )
-
-
-def _chat_body(model: str, messages: Sequence[Message], params: SamplingParams) -> dict[str, Any]:
+def _chat_body(
+    model: str, messages: Sequence[Message], params: SamplingParams, shape: ReplyShape
+) -> dict[str, Any]:
+    # Without `include_reasoning`: false would keep the ids of the reasoning from us, too.
     body: dict[str, Any] = {
         "model": model,
         "messages": list(messages),
@@ -207,7 +165,7 @@ def _chat_body(model: str, messages: Sequence[Message], params: SamplingParams) 
         "temperature": params.temperature,
         "top_p": params.top_p,
         "logprobs": True,
-        "top_logprobs": 0,
+        "top_logprobs": params.top_logprobs or 0,
         "return_token_ids": True,
     }
     if params.max_tokens is not None:
@@ -224,6 +182,16 @@ def _chat_body(model: str, messages: Sequence[Message], params: SamplingParams) 
         body["frequency_penalty"] = params.frequency_penalty
     if params.logit_bias:
         body["logit_bias"] = dict(params.logit_bias)
+    if params.min_p:
+        body["min_p"] = params.min_p
+    if params.repetition_penalty != 1:
+        body["repetition_penalty"] = params.repetition_penalty
+    if shape.response_format is not None:
+        body["response_format"] = dict(shape.response_format)
+    if shape.tools:
+        body["tools"] = list(shape.tools)
+        body["tool_choice"] = shape.tool_choice or "auto"
+        body["parallel_tool_calls"] = params.parallel_tool_calls
     return body
 
 

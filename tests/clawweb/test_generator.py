@@ -12,7 +12,7 @@ from clawweb import valkey
 from clawweb.models import Turn, TurnState
 from clawweb.orm import in_db
 from clawweb.services import chat, sessions
-from clawweb.streams import read_reply
+from clawweb.streams import follow, read_reply
 from rollouts.engines.scripted import ScriptedEngine
 from rollouts.errors import EngineUnavailable, PromptTooLong
 from rollouts.types import Message, SamplingParams
@@ -86,6 +86,59 @@ async def test_a_gap_in_the_log_is_filled_from_the_row(alice, valkey_server):
     await asyncio.sleep(0.2)
     await in_db(Turn.objects.filter(pk=turn.pk).update, state="complete")
     assert "".join(await asyncio.wait_for(reading, 10)) == "one two three"
+
+
+CALLS = [
+    {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}},
+    {"id": "b", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+]
+
+
+async def calls_read(turn: Turn) -> list[dict[str, Any]]:
+    """The tool calls that the pieces of a reply join to."""
+    calls: list[dict[str, Any]] = []
+    async for piece in follow(turn):
+        for delta in piece.calls:
+            assert "at" not in delta
+            if "id" in delta:
+                assert delta["index"] == len(calls)
+                calls.append({k: v for k, v in delta.items() if k != "index"})
+            else:
+                calls[delta["index"]]["function"]["arguments"] += delta["function"]["arguments"]
+    return calls
+
+
+async def test_tool_calls_are_read_while_they_are_written(alice, engine, valkey_server):
+    engine._replies = [CALLS]
+    async with generating():
+        turn = await in_db(ask, alice)
+        assert await asyncio.wait_for(calls_read(turn), 20) == CALLS
+    assert (await fresh(turn)).tool_calls == CALLS
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2, 3, 4, 5])
+async def test_tool_calls_that_the_log_lost_come_from_the_row(alice, engine, valkey_server, lost):
+    engine._replies = [CALLS]
+    async with generating():
+        turn = await in_db(ask, alice)
+        await asyncio.wait_for(calls_read(turn), 20)
+    async with valkey.connect_async() as client:
+        entries = await client.xrange(valkey.gen_key(turn.public_id))
+        assert len(entries) == 6  # who answers, two halves of two calls, the end
+        await client.xdel(valkey.gen_key(turn.public_id), entries[lost][0])
+    assert await asyncio.wait_for(calls_read(turn), 20) == CALLS
+
+
+async def test_the_log_has_a_time_to_live_and_says_how_it_ended(alice, engine, valkey_server):
+    async with generating():
+        turn = await in_db(ask, alice)
+        last = [piece async for piece in follow(turn)][-1]
+    assert last.ended
+    row = await fresh(turn)
+    assert (last.ended.state, last.ended.finish_reason) == (row.state, row.finish_reason)
+    assert last.ended.completion_tokens == len(row.response_ids)
+    async with valkey.connect_async() as client:
+        assert await client.ttl(valkey.gen_key(turn.public_id)) > 0
 
 
 async def test_stopping_keeps_what_there_is(alice, engine, valkey_server):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from rollouts.hints import prompted_messages
 from rollouts.types import Message, Sample
 from tests.training.conftest import make_sample
 from training.advantages import Baseline
-from training.base import Base
+from training.base import Base, load_base
 from training.batching import Item
 from training.config import TrainConfig
 from training.prepare import prepare
@@ -158,3 +159,63 @@ def test_by_reward_alone_a_liked_prompted_reply_is_one_more_thumb(base: Base) ->
     item = only_item(base, prompted_sample(base, reward=1.0), method="binary")
     assert (item.is_hinted, item.advantage) == (False, 1.0)
     assert item.teacher_prompt_ids == item.prompt_ids == make_sample(base, 1).prompt_ids
+
+
+# Replies to prompts with tools
+
+
+TOOLS = [{"type": "function", "function": {"name": "f", "description": None, "parameters": {}}}]
+CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"b": 1, "a": 2}'}}
+TOOL_TEMPLATE = (
+    "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{{ m.tool_call_id }}"
+    "{% for call in m.tool_calls or [] %}{{ call | tojson }}{{ call.function.arguments.a }}"
+    "{% endfor %}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+)
+
+
+@pytest.fixture
+def tool_base(tiny_folder: Path, tmp_path: Path) -> Base:
+    """The base under a template of the installation's own that shows tools."""
+    file = tmp_path / "tools.jinja"
+    file.write_text(TOOL_TEMPLATE)
+    return load_base(tiny_folder, device="cpu", chat_template=file)
+
+
+def tool_sample(base: Base, **changes: Any) -> Sample:
+    messages = [
+        Message(role="user", content="q"),
+        Message(role="assistant", content="", tool_calls=[CALL]),
+        Message(role="tool", content="r", tool_call_id="a"),
+    ]
+    fields = {"messages": messages, "tools": TOOLS, "prompt_ids": base.render(messages, TOOLS)}
+    return make_sample(base, 1, **(fields | changes))
+
+
+def test_tools_and_their_calls_are_rendered_as_the_server_does(tool_base: Base) -> None:
+    sample = tool_sample(tool_base)
+    text = tool_base.tokenizer.decode(sample.prompt_ids)
+    call = (
+        '{"id": "a", "function": {"arguments": {"b": 1, "a": 2}, "name": "f"}, "type": "function"}'
+    )
+    assert call + "2<|im_end|>" in text
+    assert '"description": null' in text
+    item = only_item(tool_base, sample)
+    hinted = tool_base.tokenizer.decode(item.teacher_prompt_ids)
+    assert call in hinted
+    assert hinted.startswith('{"type"')
+    assert "q\n\n[user's hint / instruction]\nPlease answer in one word." in hinted
+
+
+@pytest.mark.parametrize("changes", [{"tools": ()}, {"tools": [TOOLS[0], TOOLS[0]]}])
+def test_other_tools_are_another_prompt(tool_base: Base, changes: dict[str, Any]) -> None:
+    _, dropped = prepare(
+        tool_base, [tool_sample(tool_base, **changes)], TrainConfig(), baseline=Baseline()
+    )
+    assert dropped == {1: "template_changed"}
+
+
+def test_a_template_in_the_place_of_the_folders_own_has_another_hash(
+    base: Base, tool_base: Base
+) -> None:
+    assert base.template_hash != tool_base.template_hash
