@@ -115,9 +115,11 @@ class ChatConsumer(NudgeConsumer):
         if known is not None:
             return known  # the browser sends again what it cannot know to have arrived
         name = content.get("session")
-        session = (
-            session_of(self.user, str(name)) if name else sessions.open_session(user=self.user)
-        )
+        if name:
+            session = session_of(self.user, str(name))
+        else:
+            temporary = content.get("temporary") is True
+            session = sessions.open_session(user=self.user, temporary=temporary)
         if content.get("parent"):
             parent = turn_of(self.user, str(content["parent"]))
         else:

@@ -19,6 +19,7 @@ from clawweb.services import (
     chat,
     feedback,
     health,
+    housekeeping,
     jobs,
     judgements,
     serving,
@@ -131,6 +132,7 @@ def sweep() -> None:
 def _sweep_turns() -> None:
     chat.interrupt_abandoned()
     sessions.close_idle()
+    housekeeping.erase_deleted()
 
 
 def _sweep_jobs() -> None:

@@ -18,7 +18,7 @@ from clawweb.models import AdapterVersion
 from clawweb.problem import problem
 from clawweb.selectors import chat as chats
 from clawweb.selectors import learning
-from clawweb.services import feedback, jobs, versions
+from clawweb.services import feedback, housekeeping, jobs, versions
 from clawweb.services.errors import ServiceError
 
 api = NinjaAPI(
@@ -44,6 +44,16 @@ class FeedbackIn(Schema):
     comment: str | None = Field(None, max_length=feedback.MAX_COMMENT)
     correction: str | None = Field(None, max_length=feedback.MAX_COMMENT)
     final: bool | None = None
+
+
+class SessionIn(Schema):
+    """What its user makes of a session; a field that is left out stays."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    title: str | None = None
+    pinned: bool | None = None
+    locked: bool | None = None
 
 
 class TurnIn(Schema):
@@ -130,6 +140,29 @@ def get_session(request: HttpRequest, name: str) -> Any:
     """One session (by id or by the caller's name for it) with its turns in order."""
     session = chats.session_of(caller(request), name)
     return {**chats.session_json(session), "turns": chats.turns_json(session)}
+
+
+@api.patch("/sessions/{name}", auth=Scoped("feedback"), tags=["chat"])
+def patch_session(request: HttpRequest, name: str, body: SessionIn) -> Any:
+    """Rename a session, pin it, or keep it out of training."""
+    user = caller(request)
+    housekeeping.edit_session(chats.session_of(user, name), **body.dict(exclude_unset=True))
+    return chats.session_json(chats.session_of(user, name))
+
+
+@api.delete("/sessions/{name}", auth=Scoped("feedback"), response={204: None}, tags=["chat"])
+def delete_session(request: HttpRequest, name: str) -> Any:
+    """Hide a session at once; ten minutes later it is erased. Until then it can be restored."""
+    housekeeping.delete_session(chats.session_of(caller(request), name))
+    return Status(204, None)
+
+
+@api.post("/sessions/{name}/restore", auth=Scoped("feedback"), tags=["chat"])
+def restore_session(request: HttpRequest, name: str) -> Any:
+    """Undo a deletion, by the session's own id."""
+    user = caller(request)
+    housekeeping.restore_session(user.chat_sessions.get(public_id=name))
+    return chats.session_json(chats.session_of(user, name))
 
 
 @api.get("/turns/{turn_id}", auth=Scoped("read"), tags=["chat"])

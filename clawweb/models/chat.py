@@ -19,6 +19,9 @@ class ChatSession(models.Model):
     api_key = models.ForeignKey("ApiKey", models.SET_NULL, null=True, blank=True, related_name="+")
     title = models.CharField(max_length=200, blank=True)
     locked = models.BooleanField(default=False)  # kept out of training
+    pinned = models.BooleanField(default=False)  # stands above the others
+    temporary = models.BooleanField(default=False)  # its texts are never stored
+    deleted_at = models.DateTimeField(null=True, blank=True)  # hidden since; erased a while later
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
     closed_at = models.DateTimeField(null=True, blank=True)  # nothing more was said, or done

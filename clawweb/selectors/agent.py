@@ -106,7 +106,7 @@ def version_name(version: int) -> str:
 def notes_of(user: User) -> list[Note]:
     """What the user asked for, each text once, newest first; what was taken back is left out."""
     said = (
-        TrainingSample.objects.filter(user=user, replaced_by=None)
+        TrainingSample.objects.filter(user=user, replaced_by=None, turn__session__deleted_at=None)
         .exclude(hint="", correction="")
         .exclude(state__in=_GONE)
         .select_related("turn__session", "adapter")
@@ -149,7 +149,7 @@ def samples_saying(user: User, text: str) -> list[TrainingSample]:
 def rated_turns(user: User, *, unused: bool = False) -> QuerySet[Turn]:
     """Turns that the user rated, the one rated last first; or those whose rating is not used."""
     rated = (
-        Turn.objects.filter(session__user=user)
+        Turn.objects.filter(session__user=user, session__deleted_at=None)
         .annotate(said_last=Max("feedback__id"))
         .exclude(said_last=None)
         .select_related("session", "session__user", "adapter")

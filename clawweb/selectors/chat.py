@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from django.db.models import Count, Q, QuerySet
+from django.db import connection
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
 from clawweb import valkey
 from clawweb.markdown import render
@@ -17,13 +19,26 @@ from rollouts.types import Message, ReplyShape
 def sessions_of(user: User) -> QuerySet[ChatSession]:
     """The user's sessions, newest first, with `turns_main` and `turns_side`."""
     return (
-        ChatSession.objects.filter(user=user)
+        ChatSession.objects.filter(user=user, deleted_at=None)
         .annotate(
             turns_main=Count("turns", filter=Q(turns__turn_type="main")),
             turns_side=Count("turns", filter=Q(turns__turn_type="side")),
         )
         .order_by("-updated_at", "-id")
     )
+
+
+def sessions_with(user: User, words: str) -> QuerySet[ChatSession]:
+    """Those whose name, or anything said in them, holds the words."""
+    said = Turn.objects.filter(session=OuterRef("pk")).filter(
+        Q(reply__icontains=words) | Q(input_messages__icontains=_as_stored(words))
+    )
+    return sessions_of(user).filter(Q(title__icontains=words) | Exists(said))
+
+
+def _as_stored(words: str) -> str:
+    """How the words stand in a JSON column: SQLite keeps letters beyond ASCII as escapes."""
+    return json.dumps(words)[1:-1] if connection.vendor == "sqlite" else words
 
 
 def session_of(user: User, name: str) -> ChatSession:
@@ -34,7 +49,7 @@ def session_of(user: User, name: str) -> ChatSession:
 def turn_of(user: User, public_id: str) -> Turn:
     """One of the user's turns; DoesNotExist for anybody else's."""
     return Turn.objects.select_related("session", "session__user", "parent", "adapter").get(
-        session__user=user, public_id=public_id
+        session__user=user, session__deleted_at=None, public_id=public_id
     )
 
 
@@ -232,6 +247,8 @@ def session_json(session: ChatSession) -> dict[str, Any]:
         "turns_main": session.turns_main,  # type: ignore[attr-defined]  # annotated
         "turns_side": session.turns_side,  # type: ignore[attr-defined]  # annotated
         "locked": session.locked,
+        "pinned": session.pinned,
+        "temporary": session.temporary,
         "created_at": session.created_at,
         "updated_at": session.updated_at,
         "closed_at": session.closed_at,

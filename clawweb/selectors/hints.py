@@ -39,7 +39,12 @@ def hints_to_prompt(user: User) -> list[str]:
 def unlearned_hints(user: User) -> list[str]:
     """The user's different hints that still hold and that no version has learned, newest first."""
     said = (
-        TrainingSample.objects.filter(user=user, replaced_by=None, turn__session__locked=False)
+        TrainingSample.objects.filter(
+            user=user,
+            replaced_by=None,
+            turn__session__locked=False,
+            turn__session__deleted_at=None,
+        )
         .select_related("feedback", "turn")
         .defer("turn__prompt_ids", "turn__response_ids", "turn__logprobs")
     )

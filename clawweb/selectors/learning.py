@@ -58,7 +58,7 @@ def policy_of(adapter: AdapterVersion | None) -> Policy:
 def ready_samples(user: User) -> QuerySet[TrainingSample]:
     """Settled, eligible, unclaimed and not held back: what the next job may claim, oldest first."""
     return TrainingSample.objects.filter(
-        user=user, state=SampleState.READY, held_back=False
+        user=user, state=SampleState.READY, held_back=False, turn__session__deleted_at=None
     ).order_by("id")
 
 

@@ -89,7 +89,8 @@ def find_turn(
     A main turn goes on from main turns alone: a background call is no part of a conversation.
     Messages without a word of the assistant's begin a conversation, also in a session that has one.
     """
-    turns = Turn.objects.filter(session__user=user).select_related("session")
+    turns = Turn.objects.filter(session__user=user, session__deleted_at=None)
+    turns = turns.select_related("session")
     if turn_type == "main":
         turns = turns.filter(turn_type="main")
     if session is None:

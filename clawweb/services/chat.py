@@ -65,7 +65,7 @@ def open_turn(
     if known is not None:
         return known
     user = User.objects.get(pk=session.user_id)  # a socket's own row is as old as the socket
-    recorded = user.consent != Consent.NOTHING
+    recorded = user.consent != Consent.NOTHING and not session.temporary
     turn = Turn(
         session=session,
         parent=parent,

@@ -90,7 +90,9 @@ def _newest_before(job: TrainingJob) -> int:
 
 def users_with_batches() -> list[User]:
     """Users with ready samples and no active job; the sweep asks `queue_batch` about each."""
-    waiting = TrainingSample.objects.filter(state=SampleState.READY, held_back=False)
+    waiting = TrainingSample.objects.filter(
+        state=SampleState.READY, held_back=False, turn__session__deleted_at=None
+    )
     busy = TrainingJob.objects.filter(state__in=ACTIVE_JOB).values("user_id")
     users = User.objects.filter(pk__in=waiting.values("user_id"), learning_paused=False)
     return list(users.exclude(pk__in=busy))
@@ -176,6 +178,7 @@ def _replayable(job: TrainingJob) -> QuerySet[TrainingSample]:
         state=SampleState.TRAINED,
         replaced_by=None,
         turn__session__locked=False,
+        turn__session__deleted_at=None,
         adapter__rolled_back_at=None,
     )
     return learned.select_related("feedback", "turn").order_by("-id")[:REPLAYED]
@@ -190,7 +193,9 @@ def samples_of(job: TrainingJob, role: str = "new") -> list[TrainingSample]:
 
 def held_back_samples(user: User) -> list[TrainingSample]:
     """What the gate compares versions on."""
-    rows = TrainingSample.objects.filter(user=user, state=SampleState.READY, held_back=True)
+    rows = TrainingSample.objects.filter(
+        user=user, state=SampleState.READY, held_back=True, turn__session__deleted_at=None
+    )
     return list(rows.select_related("turn__session").order_by("id"))
 
 

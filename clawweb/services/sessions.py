@@ -17,15 +17,22 @@ from rollouts.types import Message
 
 
 def open_session(
-    *, user: User, external_id: str | None = None, api_key: ApiKey | None = None
+    *,
+    user: User,
+    external_id: str | None = None,
+    api_key: ApiKey | None = None,
+    temporary: bool = False,
 ) -> ChatSession:
-    """The user's session of that name, made when it is not there."""
+    """The user's session of that name, made when it is not there. A temporary one keeps no text."""
     if external_id is None:
-        return ChatSession.objects.create(user=user, api_key=api_key)
+        return ChatSession.objects.create(user=user, api_key=api_key, temporary=temporary)
     own = ChatSession.objects.filter(user=user).filter(
         Q(public_id=external_id) | Q(external_id=external_id)
     )
     found = own.first()
+    if found is not None and found.deleted_at is not None:  # its name is free again
+        ChatSession.objects.filter(pk=found.pk).update(external_id=None)
+        found = own.filter(deleted_at=None).first()
     if found is not None:
         return found
     try:

@@ -16,7 +16,13 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
 from clawweb.models import ChatSession, Turn, User
-from clawweb.selectors.chat import active_reasons, session_of, sessions_of, turns_json
+from clawweb.selectors.chat import (
+    active_reasons,
+    session_of,
+    sessions_of,
+    sessions_with,
+    turns_json,
+)
 from clawweb.selectors.judging import is_judged_for
 from clawweb.selectors.learning import agent_status
 
@@ -40,6 +46,7 @@ def chat(request: HttpRequest, session_id: str | None = None) -> HttpResponse:
         "chat/chat.html",
         {
             "session": session,
+            "temporary": session.temporary if session else request.GET.get("temporary") == "1",
             "turns": turns,
             "memory_begins": memory_begins(turns),
             "reasons": active_reasons(),
@@ -55,8 +62,13 @@ def chat(request: HttpRequest, session_id: str | None = None) -> HttpResponse:
 @require_GET
 def sessions_part(request: HttpRequest) -> HttpResponse:
     """The list of sessions, fetched again when one was opened."""
-    current = request.GET.get("current", "")
-    return render(request, "chat/_sessions.html", {"days": days(request.user), "current": current})
+    words = request.GET.get("q", "").strip()[:100]
+    context = {
+        "days": days(request.user, words),
+        "current": request.GET.get("current", ""),
+        "words": words,
+    }
+    return render(request, "chat/_sessions.html", context)
 
 
 @never_cache
@@ -101,14 +113,21 @@ def memory_begins(turns: Sequence[dict[str, Any]]) -> str | None:
     return row.context_start.public_id if row.context_start else None
 
 
-def days(user: User) -> list[tuple[str, list[ChatSession]]]:
-    """The newest sessions under the day on which they were last used."""
+def days(user: User, words: str = "") -> list[tuple[str, list[ChatSession]]]:
+    """The newest sessions under the day on which they were last used, pinned ones above; with
+    words those that hold them."""
     today = timezone.localdate()
 
     def day(session: ChatSession) -> str:
-        used = timezone.localtime(session.updated_at).date()
-        if used >= today:
+        if session.pinned:
+            return _("Pinned")
+        ago = today - timezone.localtime(session.updated_at).date()
+        if ago <= timedelta(0):
             return _("Today")
-        return _("Yesterday") if used == today - timedelta(days=1) else _("Earlier")
+        if ago <= timedelta(days=1):
+            return _("Yesterday")
+        return _("Last 7 days") if ago <= timedelta(days=7) else _("Earlier")
 
-    return [(name, list(rows)) for name, rows in groupby(sessions_of(user)[:LISTED], day)]
+    found = sessions_with(user, words) if words else sessions_of(user)
+    newest = found.filter(temporary=False).order_by("-pinned", "-updated_at", "-id")[:LISTED]
+    return [(name, list(rows)) for name, rows in groupby(newest, day)]

@@ -5,6 +5,7 @@ import { Composer } from "./composer.js";
 import { notify } from "./notices.js";
 import { refresh } from "./parts.js";
 import { Follow } from "./scroll.js";
+import { watchSessions } from "./sessions.js";
 import { connection } from "./socket.js";
 import { Thread } from "./thread.js";
 
@@ -30,6 +31,7 @@ function send(text) {
   const message = {
     type: "send", session: root.dataset.session || null, text, client_id: newId(),
   };
+  if ("temporary" in root.dataset) message.temporary = true;
   const parent = thread.last();
   if (parent) message.parent = parent.turn.id;
   const view = thread.addUnsent(text);
@@ -113,7 +115,9 @@ function enter(session) {
   root.dataset.session = session.id;
   history.replaceState(null, "", `/chat/${session.id}/`);
   document.title = session.title ? `${session.title} · clawweb` : "clawweb";
-  sessions.dataset.part = `${sessions.dataset.part.split("?")[0]}?current=${encodeURIComponent(session.id)}`;
+  const part = new URL(sessions.dataset.part, location.href);
+  part.searchParams.set("current", session.id);
+  sessions.dataset.part = part.pathname + part.search;
   refresh(sessions);
 }
 
@@ -160,6 +164,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !event.isComposing && thread.running()) stop();
 });
 composer.stopButton.addEventListener("click", stop);
+watchSessions({ root, list: sessions, find: document.getElementById("find") });
 for (const button of document.querySelectorAll("[data-starter]")) {
   button.addEventListener("click", () => send(button.textContent));
 }

@@ -2,7 +2,8 @@
 
 const SECONDS = 9;
 
-export function notify(text) {
+// `undo`: {label, act}, a button beside the words.
+export function notify(text, undo = null) {
   const place = document.getElementById("notices");
   const notice = document.createElement("div");
   notice.className = "notice";
@@ -13,7 +14,16 @@ export function notify(text) {
   close.className = "small";
   close.textContent = place.dataset.close;
   close.addEventListener("click", () => notice.remove());
-  notice.append(words, close);
+  notice.append(words);
+  if (undo) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "small";
+    button.textContent = undo.label;
+    button.addEventListener("click", () => { notice.remove(); undo.act(); });
+    notice.append(button);
+  }
+  notice.append(close);
   place.replaceChildren(notice);
   let timer = setTimeout(() => notice.remove(), SECONDS * 1000);
   notice.addEventListener("pointerenter", () => clearTimeout(timer));

@@ -1,0 +1,80 @@
+"""Writes about a session as a whole: its name, its place in the list, its training, its end."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.db import transaction
+from django.utils import timezone
+
+from clawweb.events import changed
+from clawweb.models import ChatSession, Event, SampleState, TrainingSample
+from clawweb.services.chat import request_stop
+from clawweb.services.errors import ServiceError
+
+TITLE_CHARS = 200
+UNDO = timedelta(minutes=10)  # how long a deleted session can be had back
+
+
+@transaction.atomic
+def edit_session(
+    session: ChatSession,
+    *,
+    title: str | None = None,
+    pinned: bool | None = None,
+    locked: bool | None = None,
+) -> None:
+    """Rename, pin, or keep out of training; what is None stays. Ratings that no job has taken yet
+    do not train while the lock is on."""
+    values: dict[str, object] = {}
+    if title is not None:
+        title = " ".join(title.split())[:TITLE_CHARS]
+        if not title:
+            raise ServiceError("A chat's name has at least one letter.")
+        values["title"] = title
+    values |= {
+        name: value for name, value in [("pinned", pinned), ("locked", locked)] if value is not None
+    }
+    if values:
+        ChatSession.objects.filter(pk=session.pk).update(**values)
+        changed(session.user_id, "session", session.public_id)
+
+
+@transaction.atomic
+def delete_session(session: ChatSession) -> None:
+    """Hide it at once and stop what is being written; `erase_deleted` ends it for good."""
+    ChatSession.objects.filter(pk=session.pk, deleted_at=None).update(deleted_at=timezone.now())
+    for turn in session.turns.filter(finished_at=None):
+        request_stop(turn)
+    changed(session.user_id, "session", session.public_id)
+
+
+@transaction.atomic
+def restore_session(session: ChatSession) -> None:
+    """Undo a deletion."""
+    ChatSession.objects.filter(pk=session.pk).update(deleted_at=None)
+    changed(session.user_id, "session", session.public_id)
+
+
+def erase_deleted() -> int:
+    """Erase the rows of sessions that were deleted a while ago; how many. What a job is training on
+    waits for its end. A version keeps what it learned: the event says which ones did."""
+    due = ChatSession.objects.filter(deleted_at__lt=timezone.now() - UNDO)
+    busy = TrainingSample.objects.filter(state=SampleState.CLAIMED).values("turn__session_id")
+    erased = 0
+    for session in due.exclude(pk__in=busy):
+        with transaction.atomic():
+            erased += _erase(session)
+    return erased
+
+
+def _erase(session: ChatSession) -> int:
+    samples = TrainingSample.objects.filter(turn__session=session)
+    if samples.filter(state=SampleState.CLAIMED).exists():
+        return 0
+    learned = samples.filter(state=SampleState.TRAINED).values_list("adapter__version", flat=True)
+    versions = ", ".join(f"v{version}" for version in sorted({v for v in learned if v}))
+    text = f"ratings in it were learned in {versions}" if versions else ""
+    Event.objects.create(user_id=session.user_id, kind="chat_erased", text=text)
+    session.delete()
+    return 1

@@ -1,0 +1,114 @@
+// The list of chats: search, and each chat's menu (rename, pin, keep out of training, delete).
+
+import { call } from "./api.js";
+import { notify } from "./notices.js";
+import { refresh } from "./parts.js";
+
+const PAUSE = 250; // ms after the last letter before the list is asked for
+
+export function watchSessions({ root, list, find }) {
+  let timer = null;
+  find.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => ask("q", find.value.trim()), PAUSE);
+  });
+
+  function ask(name, value) {
+    const url = new URL(list.dataset.part, location.href);
+    if (value) url.searchParams.set(name, value);
+    else url.searchParams.delete(name);
+    list.dataset.part = url.pathname + url.search;
+    refresh(list);
+  }
+
+  const acts = {
+    rename: (item) => openRename(item),
+    pin: (item, value) => patch(item, { pinned: value === "true" }),
+    lock: (item, value) => patch(item, { locked: value === "true" }),
+    delete: (item) => remove(item),
+  };
+
+  list.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-act]");
+    if (!button) return;
+    const item = button.closest("[data-session]");
+    item.querySelector(".row-menu").open = false;
+    acts[button.dataset.act](item, button.dataset.value);
+  });
+  list.addEventListener("toggle", ({ target }) => {
+    if (!target.open) return;
+    for (const other of list.querySelectorAll(".row-menu[open]")) if (other !== target) other.open = false;
+  }, true);
+  list.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    const menu = event.target.closest(".row-menu");
+    const form = event.target.closest(".rename");
+    if (menu?.open) { menu.open = false; menu.querySelector("summary").focus(); }
+    if (form) closeRename(form.closest("[data-session]"));
+    if (menu || form) event.stopPropagation(); // it stops no reply
+  });
+  list.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const item = event.target.closest("[data-session]");
+    patch(item, { title: event.target.elements.title.value });
+  });
+  document.addEventListener("click", ({ target }) => {
+    for (const menu of list.querySelectorAll(".row-menu[open]")) if (!menu.contains(target)) menu.open = false;
+  });
+
+  function openRename(item) {
+    item.querySelector("a").hidden = true;
+    const form = item.querySelector(".rename");
+    form.hidden = false;
+    form.elements.title.select();
+    form.elements.title.focus();
+  }
+
+  function closeRename(item) {
+    item.querySelector(".rename").hidden = true;
+    item.querySelector("a").hidden = false;
+    item.querySelector("a").focus();
+  }
+
+  async function patch(item, values) {
+    try {
+      const session = await call("PATCH", address(item.dataset.session), values);
+      if (session.id === root.dataset.session) document.title = `${session.title} · clawweb`;
+      if ("locked" in values) {
+        notify(session.locked ? gettext("This chat is kept out of training.") : gettext("This chat may train your agent."));
+      }
+    } catch (problem) {
+      notify(problem.message);
+    }
+    refresh(list);
+  }
+
+  async function remove(item) {
+    const id = item.dataset.session;
+    try {
+      await call("DELETE", address(id));
+    } catch (problem) {
+      notify(problem.message);
+      return;
+    }
+    item.hidden = true;
+    notify(gettext("The chat is deleted."), {
+      label: gettext("Undo"),
+      act: async () => {
+        try {
+          await call("POST", `${address(id)}/restore`, {});
+          if (id === root.dataset.session) location.reload();
+        } catch (problem) {
+          notify(problem.message);
+        }
+        refresh(list);
+      },
+    });
+    if (id === root.dataset.session) root.classList.add("is-deleted");
+    refresh(list);
+  }
+}
+
+function address(id) {
+  return `/api/sessions/${encodeURIComponent(id)}`;
+}
