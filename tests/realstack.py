@@ -25,11 +25,17 @@ from clawweb.stack.model import prepare_model
 from clawweb.stack.parts import all_parts, log_folder, run_folder
 from clawweb.stack.readiness import probe, tail, web_url
 from clawweb.stack.supervisor import Supervisor, full_name
+from tests.judge_server import JudgeServer, judge_server, saying
 
 START_SECONDS = 660
 STOP_SECONDS = 20
 # A lost worker is noticed sooner, and a job makes fewer steps, than users would want.
-QUICK = {"lease_seconds": "12", "sweep_seconds": "3", "train_seconds": "30"}
+QUICK = {
+    "lease_seconds": "12",
+    "sweep_seconds": "3",
+    "train_seconds": "30",
+    "judge_seconds": "10",
+}
 
 
 class Stack:
@@ -43,6 +49,7 @@ class Stack:
         self.output = config.var / "up.out"
         self.supervisor = Supervisor(config, all_parts(config))
         self.process: subprocess.Popen[bytes] | None = None
+        self.judge: JudgeServer | None = None
 
     def start(self, *options: str) -> None:
         """Returns once everything is ready; else fails the test and shows the logs."""
@@ -182,11 +189,13 @@ def new_stack(**settings: str) -> Stack:
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
-    """The real system, started once for the session."""
-    running = new_stack(**QUICK)
-    try:
-        running.start()
-        yield running
-    finally:
-        running.stop()
-        shutil.rmtree(running.var, ignore_errors=True)
+    """The real system, started once for the session; its judge has nothing to say unless told."""
+    with judge_server(saying("HINT: none\nVERDICT: 0")) as judge:
+        running = new_stack(**QUICK, judge_url=judge.url, judge_model="test")
+        running.judge = judge
+        try:
+            running.start()
+            yield running
+        finally:
+            running.stop()
+            shutil.rmtree(running.var, ignore_errors=True)
