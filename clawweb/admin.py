@@ -48,7 +48,8 @@ class PersonAdmin(UserAdmin):
     """Deactivate a person instead of deleting: versions and jobs hang on the row."""
 
     list_display = ["username", "is_active", "is_superuser", "consent", "last_login"]
-    fieldsets = (*UserAdmin.fieldsets, (_("clawweb"), {"fields": ["consent", "prompt_hints"]}))
+    choices = ["consent", "prompt_hints", "judge_elsewhere"]
+    fieldsets = (*UserAdmin.fieldsets, (_("clawweb"), {"fields": choices}))
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -102,6 +103,12 @@ class TurnAdmin(IdsOnly):
 class FeedbackAdmin(IdsOnly):
     list_display = ["id", "turn", "value", "is_final", "source", "created_at"]
     list_filter = ["value", "source"]
+
+
+@admin.register(models.Judgement)
+class JudgementAdmin(IdsOnly):
+    list_display = ["id", "turn", "state", "score", "judge", "attempts", "try_at", "judged_at"]
+    list_filter = ["state", "score"]
 
 
 @admin.register(models.TrainingSample)

@@ -56,6 +56,7 @@ class Note:
     newest: datetime
     version: int | None  # the newest version that learned it; None = none has
     waits: bool  # some of it is yet to be trained on
+    is_read: bool  # a judge read it from what came next; nobody said it in these words
     session: str  # where it was said last
     turn: str
 
@@ -134,6 +135,7 @@ def _note(text: str, samples: Sequence[TrainingSample]) -> Note:
         newest=samples[0].created_at,
         version=max(learned, default=None),
         waits=any(sample.state in waiting for sample in samples),
+        is_read=all(sample.feedback_id is None for sample in samples),
         session=samples[0].turn.session.public_id,
         turn=samples[0].turn.public_id,
     )
@@ -165,7 +167,7 @@ def rated_turns(user: User, *, unused: bool = False) -> QuerySet[Turn]:
 
 def funnel(user: User) -> list[tuple[str, int]]:
     """How many ratings got how far: given, usable, learned, and learned by what answers now."""
-    samples = TrainingSample.objects.filter(user=user, replaced_by=None)
+    samples = TrainingSample.objects.filter(user=user, replaced_by=None, judgement=None)
     standing = AdapterVersion.objects.filter(pk=OuterRef("adapter_id"), rolled_back_at=None)
     given = Turn.objects.filter(session__user=user, feedback__isnull=False).distinct().count()
     usable = samples.exclude(state__in=[SampleState.DROPPED, *_GONE])

@@ -10,8 +10,10 @@ from django.utils import timezone
 
 from clawweb import tasks
 from clawweb.models import Judgement, SampleState, TrainingSample, User
+from clawweb.selectors.agent import funnel
 from clawweb.selectors.judging import agreement, judge_is_silent, judge_status
 from clawweb.services import feedback, jobs, judgements, sessions
+from clawweb.services.notes import take_back_note
 from rollouts.judge import Verdict
 from tests.factories import down, make_turn, up
 from tests.judge_server import Asked, saying
@@ -236,6 +238,27 @@ def test_a_judge_elsewhere_is_asked_about_and_the_answer_is_kept(client, alice, 
     client.post("/settings/consent/", {"consent": "train"})
     alice.refresh_from_db()
     assert not alice.judge_elsewhere
+
+
+def test_my_agent_says_what_was_read_and_what_was_said(client, alice, judge):
+    turn = make_turn(alice)
+    follow(turn)
+    judged(turn)
+    text = page(client, alice, "/agent/")
+    assert "Answer in at most two sentences." in text
+    assert "read once from what you said next" in text
+    down(make_turn(alice))
+    text = page(client, alice, "/agent/")
+    assert "said once" in text
+    assert [count for _, count in funnel(alice)] == [1, 1, 0, 0]  # of ratings alone
+
+
+def test_what_was_read_wrongly_is_taken_back(alice, judge):
+    turn = make_turn(alice)
+    follow(turn)
+    judged(turn)
+    assert take_back_note(user=alice, text="Answer in at most two sentences.") == 1
+    assert TrainingSample.objects.get().state == SampleState.WITHDRAWN
 
 
 def test_an_outage_is_shown_to_admins_and_to_whose_replies_wait(
