@@ -111,8 +111,8 @@ def judge_is_silent() -> bool:
 
 def judge_refusal() -> str:
     """Why the judge refuses what it is asked; empty when it has answered since."""
-    refused = Judgement.objects.filter(state=JudgementState.FAILED).exclude(votes=[])
-    last = refused.order_by("-judged_at").first()
+    refused = Judgement.objects.filter(state=JudgementState.FAILED, judged_at__isnull=False)
+    last = refused.exclude(votes=[]).order_by("-judged_at").first()
     if last is None or last.judged_at is None or _has_answered_since(last.judged_at):
         return ""
     return last.error

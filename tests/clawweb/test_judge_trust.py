@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from clawweb import tasks
-from clawweb.models import Judgement, SampleState, TrainingSample, User
+from clawweb.models import Judgement, SampleState, TrainingSample, Turn, User
 from clawweb.selectors.agent import funnel
 from clawweb.selectors.judging import agreement, judge_is_silent, judge_status
 from clawweb.services import feedback, jobs, judgements, sessions
@@ -25,13 +25,19 @@ pytestmark = pytest.mark.django_db
 # Agreement
 
 
+def make_judgement(turn: Turn, *, state: str = "judged", score: int | None = 1) -> None:
+    Judgement.objects.create(
+        turn=turn, next_turn=turn, state=state, score=score, judged_at=timezone.now()
+    )
+
+
 def judged_and_rated(user: User, agreed: int, of: int) -> None:
     """Rows of replies that a judge found good, and that their user rated."""
     session = sessions.open_session(user=user)
     for n in range(of):
         turn = make_turn(user, session=session)
         (up if n < agreed else down)(turn)
-        Judgement.objects.create(turn=turn, next_turn=turn, state="judged", score=1)
+        make_judgement(turn)
 
 
 @pytest.mark.parametrize(
@@ -60,9 +66,9 @@ def test_only_replies_with_a_verdict_and_a_vote_agree_or_not(alice, judge):
     for score, state in [(0, "judged"), (None, "no_signal"), (None, "failed")]:
         turn = make_turn(alice)
         up(turn)
-        Judgement.objects.create(turn=turn, next_turn=turn, state=state, score=score)
+        make_judgement(turn, state=state, score=score)
     turn = make_turn(alice)
-    Judgement.objects.create(turn=turn, next_turn=turn, state="judged", score=1)
+    make_judgement(turn)
     assert agreement(alice).share is None
     up(turn)
     feedback.rate_turn(turn=turn, author=alice, changes={"value": -1})
