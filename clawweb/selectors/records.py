@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, TypeVar
 
 from django.db.models import F, Model, Q, QuerySet
@@ -160,9 +161,13 @@ def said_about(turns: QuerySet[Turn], user: User) -> QuerySet[Turn]:
 
 def sample_lines(user: User, shape: str) -> Iterator[list[Line]]:
     """A step for each turn that something was said about: its lines in TRL's `shape`, if any."""
-    has_tools = finished_turns(user).exclude(tools=[]).exists()
+    tooled = finished_turns(user).exclude(tools=[], tool_calls=[])
+    has_tools = tooled.exists()
     rated = said_about(finished_turns(user), user)
-    for session in pages(sessions_of(user).filter(pk__in=rated.values("session"))):
+    sessions = sessions_of(user).filter(pk__in=rated.values("session"))
+    with_tools = Q(pk__in=tooled.values("session"))
+    # Readers take the kinds of the columns from the first megabytes: the richest come first.
+    for session in chain(pages(sessions.filter(with_tools)), pages(sessions.exclude(with_tools))):
         whole = finished_turns(user).filter(session=session).prefetch_related("feedback", "samples")
         turns = {turn.pk: turn for turn in pages(whole)}
         rewards = {pk: reward_of(turn) for pk, turn in turns.items()}
@@ -191,8 +196,8 @@ def _lines_about(
     reward = rewards[turn.pk]
     if prompt is None or reward is None or not (turn.reply or turn.tool_calls):
         return
-    # A column is in all lines of a file or in none; TRL reads the tools from text, too.
-    more: Line = {"tools": json.dumps(turn.tools) if turn.tools else None} if has_tools else {}
+    # A column is text in all lines of a file, or in none; TRL reads the tools from text, too.
+    more: Line = {"tools": json.dumps(turn.tools)} if has_tools else {}
     reply = reply_message(turn)
     rating = latest_feedback(turn)
     correction = rating.correction if rating else ""

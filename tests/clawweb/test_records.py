@@ -268,13 +268,15 @@ def test_a_prompt_is_the_whole_branch_and_nothing_beside_it(alice: User) -> None
 
 
 def test_columns_are_the_same_in_every_line(alice: User) -> None:
-    """Readers of tables take them from the first lines."""
+    """Readers of tables take them from the first lines: what has tools comes first."""
+    up(make_turn(alice))
     first, _, after, _ = conversation(alice)
     last = make_turn(alice, "Thanks", session=first.session, parent=after, reply="Sure.")
     up(last)
     rows = exported(alice, "sft")
     assert {tuple(row) for row in rows} == {("messages", "tools")}
-    assert rows[-1]["messages"][3]["tool_calls"][0]["id"] == "call-1"
+    assert rows[2]["messages"][3]["tool_calls"][0]["id"] == "call-1"
+    assert [len(json.loads(row["tools"])) for row in rows] == [0, 0, 0, 0]
 
 
 def test_what_was_taken_back_or_not_kept_gives_no_sample(alice: User) -> None:
