@@ -103,8 +103,11 @@ def turn_facts(turn: Turn, judgement: Judgement | None = None) -> dict[str, Any]
 
 
 def text_of(messages: Sequence[Message]) -> str:
-    """What the user said, among a turn's new messages."""
-    return next((m["content"] for m in reversed(messages) if m["role"] == "user"), "")
+    """What the user said, among a turn's new messages; else what the tools answered."""
+    said = next((m["content"] for m in reversed(messages) if m["role"] == "user"), None)
+    if said is not None and messages[-1]["role"] != "tool":
+        return said
+    return "\n".join(m["content"] for m in messages if m["role"] == "tool")
 
 
 def sample_facts(sample: TrainingSample) -> dict[str, Any]:
