@@ -15,6 +15,9 @@ from clawweb.models import FINISHED, ChatSession, Feedback, FeedbackReason, Turn
 from clawweb.selectors.learning import receipt
 from rollouts.types import Message, ReplyShape
 
+# Long lists of numbers, of no use to who reads what was said
+BULKY = ("prompt_ids", "response_ids", "logprobs")
+
 
 def sessions_of(user: User) -> QuerySet[ChatSession]:
     """The user's sessions, newest first, with `turns_main` and `turns_side`."""
@@ -63,7 +66,8 @@ def turns_of(session: ChatSession) -> QuerySet[Turn]:
 
 def path_to(turn: Turn) -> list[Turn]:
     """The turns from the first one to this one, along the branch that it lies on."""
-    turns = {row.pk: row for row in turn.session.turns.filter(pk__lte=turn.pk)}
+    rows = turn.session.turns.filter(pk__lte=turn.pk).defer(*BULKY)
+    turns = {row.pk: row for row in rows}
     path, at = [], turns.get(turn.pk, turn)
     while at is not None:
         path.append(at)

@@ -16,7 +16,7 @@ from typing import Any
 from django.db.models import QuerySet
 
 from clawweb.models import ChatSession, Turn, User
-from clawweb.selectors.chat import messages_for, reply_message
+from clawweb.selectors.chat import BULKY, messages_for, reply_message
 from rollouts.types import Message
 
 LOOKED_AT = 400  # newest turns of a session whose replies are compared one by one
@@ -118,7 +118,8 @@ def _by_reply(turns: QuerySet[Turn], messages: Sequence[Message], *, beyond: int
     if not ends:
         return None
     replied: dict[str, list[Turn]] = {}
-    for turn in turns.exclude(history_hash="").order_by("-id")[:LOOKED_AT]:
+    answered = turns.exclude(history_hash="").defer(*BULKY)
+    for turn in answered.order_by("-id")[:LOOKED_AT]:
         replied.setdefault(_one(reply_message(turn)), []).append(turn)
     for end in reversed(ends):
         alike = replied.get(_one(messages[end]), [])

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from django.contrib.auth.decorators import login_required
+from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
@@ -115,7 +116,7 @@ def memory_begins(turns: Sequence[dict[str, Any]]) -> str | None:
 
 def days(user: User, words: str = "") -> list[tuple[str, list[ChatSession]]]:
     """The newest sessions under the day on which they were last used, pinned ones above; with
-    words those that hold them."""
+    words those that hold them. What holds nothing but background calls is no chat."""
     today = timezone.localdate()
 
     def day(session: ChatSession) -> str:
@@ -129,5 +130,6 @@ def days(user: User, words: str = "") -> list[tuple[str, list[ChatSession]]]:
         return _("Last 7 days") if ago <= timedelta(days=7) else _("Earlier")
 
     found = sessions_with(user, words) if words else sessions_of(user)
-    newest = found.filter(temporary=False).order_by("-pinned", "-updated_at", "-id")[:LISTED]
+    chats = found.filter(Q(turns_main__gt=0) | Q(turns_side=0), temporary=False)
+    newest = chats.order_by("-pinned", "-updated_at", "-id")[:LISTED]
     return [(name, list(rows)) for name, rows in groupby(newest, day)]

@@ -139,3 +139,14 @@ def test_the_inspector_shows_tools_and_thoughts_and_what_was_sent_anew(as_alice,
         "as its client",
     ):
         assert words in html
+
+
+def test_what_holds_background_calls_alone_is_listed_as_a_session_and_not_as_a_chat(
+    as_alice, alice
+) -> None:
+    session = make_turn(alice, turn_type="side").session
+    address = f"/{{}}/{session.public_id}/"
+    assert address.format("chat") not in as_alice.get("/chat/").content.decode()
+    assert address.format("sessions") in as_alice.get("/sessions/").content.decode()
+    make_turn(alice, session=session)
+    assert address.format("chat") in as_alice.get("/chat/").content.decode()
