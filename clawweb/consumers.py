@@ -114,6 +114,9 @@ class ChatConsumer(NudgeConsumer):
         known = chat.turn_sent_as(self.user, content.get("client_id"))
         if known is not None:
             return known  # the browser sends again what it cannot know to have arrived
+        if content.get("edits"):  # said again in other words: a sibling
+            edited = turn_of(self.user, str(content["edits"]))
+            return self._opened(content, text, edited.session, edited.parent)
         name = content.get("session")
         if name:
             session = session_of(self.user, str(name))
@@ -126,6 +129,11 @@ class ChatConsumer(NudgeConsumer):
             parent = session.turns.filter(turn_type="main").order_by("-id").first()
         if parent is not None and parent.session_id != session.pk:
             raise ServiceError("That reply belongs to another chat.")
+        return self._opened(content, text, session, parent)
+
+    def _opened(
+        self, content: dict[str, Any], text: str, session: ChatSession, parent: Turn | None
+    ) -> Turn:
         if parent is not None and not parent.is_finished:
             raise ServiceError("The last reply is still being written. Stop it or wait for it.")
         return chat.open_turn(

@@ -14,12 +14,12 @@ from django.utils.translation import gettext as _
 from clawweb.models import (
     AdapterVersion,
     Event,
-    Feedback,
     SampleState,
     TrainingSample,
     Turn,
     User,
 )
+from clawweb.selectors.learning import NEWEST_VOTE
 
 Z = 1.96  # of a 95 % interval
 FEW = 10  # votes below which a share says nothing
@@ -72,10 +72,9 @@ def wilson(liked: int, votes: int) -> tuple[float, float]:
 def like_rates(user: User) -> list[LikeRate]:
     """Of each version that was rated, the base model first. The newest vote on a reply counts;
     background calls and answers that somebody else's model had to give do not."""
-    newest = Feedback.objects.filter(turn=OuterRef("pk")).order_by("-id").values("value")[:1]
     turns = Turn.objects.filter(
         session__user=user, asked="agent", turn_type="main", fallback=""
-    ).annotate(vote=Subquery(newest))
+    ).annotate(vote=Subquery(NEWEST_VOTE))
     counts: dict[int, list[int]] = {}
     for version, vote in turns.exclude(vote=None).values_list("version", "vote"):
         counts.setdefault(version, []).append(vote)

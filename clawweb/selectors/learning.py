@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from asgiref.sync import async_to_sync
-from django.db.models import QuerySet
+from django.db.models import OuterRef, QuerySet, Subquery
 from django.utils import timezone
 
 from clawweb.config import config
@@ -16,6 +16,7 @@ from clawweb.models import (
     AdapterState,
     AdapterVersion,
     DropReason,
+    Feedback,
     Heartbeat,
     JobState,
     SampleState,
@@ -38,6 +39,8 @@ _PUBLIC_STATE = {
     SampleState.ERASED: "erased",
 }
 GONE_AFTER = timedelta(seconds=60)
+# Of a turn, the vote that counts
+NEWEST_VOTE = Feedback.objects.filter(turn=OuterRef("pk")).order_by("-id").values("value")[:1]
 
 
 def live_adapter(user: User) -> AdapterVersion | None:
@@ -134,8 +137,22 @@ def agent_status(user: User) -> dict[str, Any]:
         "have": ready_samples(user).count(),
         "need": config().batch,
         "paused": User.objects.filter(pk=user.pk, learning_paused=True).exists(),
+        "struggles": struggles(user, live),
         "job": job_json(job) if job else None,
     }
+
+
+def struggles(user: User, live: AdapterVersion | None) -> int:
+    """How many of the live version's first five rated replies were disliked, once three are; else
+    0. Reason enough to offer the way back."""
+    if live is None:
+        return 0
+    first = Turn.objects.filter(session__user=user, version=live.version).annotate(
+        vote=Subquery(NEWEST_VOTE)
+    )
+    votes = first.exclude(vote=None).order_by("id").values_list("vote", flat=True)[:5]
+    disliked = sum(vote == -1 for vote in votes)
+    return disliked if disliked >= 3 else 0
 
 
 def jobs_of(user: User) -> QuerySet[TrainingJob]:

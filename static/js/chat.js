@@ -16,7 +16,7 @@ const follow = new Follow(document.getElementById("thread"), document.getElement
 const unsent = new Map(); // client_id -> {message, view, wasSent}
 
 const say = (words) => { status.textContent = words; };
-const thread = new Thread(document.getElementById("turns"), { say, onAgain: regenerate });
+const thread = new Thread(document.getElementById("turns"), { say, onAgain: regenerate, onEdit: edit });
 const composer = new Composer(document.getElementById("composer"), {
   key: () => `draft:${root.dataset.user}:${root.dataset.session || "new"}`,
   onSend: send,
@@ -48,6 +48,16 @@ function regenerate(turnId) {
   if (thread.running()) return;
   const message = { type: "regenerate", turn: turnId, client_id: newId() };
   if (!connection.send(message)) notify(gettext("There is no connection. Try again in a moment."));
+}
+
+function edit(turnId, text) {
+  if (thread.running()) {
+    say(gettext("Wait for the reply, or stop it first."));
+    return false;
+  }
+  const wasSent = connection.send({ type: "send", edits: turnId, text, client_id: newId() });
+  if (!wasSent) notify(gettext("There is no connection. Try again in a moment."));
+  return wasSent;
 }
 
 function stop() {

@@ -1,6 +1,7 @@
 // Thumbs, and the strip that asks what was wrong. A click saves at once; the strip adds to it.
 
 import { call } from "./api.js";
+import { correctionIn, watchCorrection } from "./correction.js";
 import { notify } from "./notices.js";
 
 const STILL_WRITING = 12_000; // the server waits 20 s for a reason after the last word from here
@@ -51,6 +52,7 @@ export class Rating {
     if (this.strip) return this.strip;
     const template = document.getElementById("strip-template");
     this.strip = template.content.firstElementChild.cloneNode(true);
+    watchCorrection(this.strip, this.view.turn.reply);
     this.fill(this.view.turn.feedback);
     this.strip.addEventListener("submit", (event) => { event.preventDefault(); this.done(); });
     this.strip.addEventListener("keydown", (event) => this.pressed(event));
@@ -73,13 +75,13 @@ export class Rating {
   }
 
   content() {
-    const { comment, correction } = this.strip.elements;
+    const { comment } = this.strip.elements;
     const chosen = this.strip.querySelectorAll("[name=reason]:checked");
     return {
       value: -1,
       reasons: [...chosen].map((box) => box.value),
       comment: comment.value.trim(),
-      correction: correction.value.trim(),
+      correction: correctionIn(this.strip, this.view.turn.reply),
     };
   }
 

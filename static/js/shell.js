@@ -100,6 +100,22 @@ function onState(state) {
 
 connection.addEventListener("state", ({ detail }) => onState(detail));
 
+// A version that goes live says so wherever its user is.
+let live = null;
+async function lookAtVersion() {
+  try {
+    const { version } = await call("GET", "/api/status");
+    if (live !== null && version > live) {
+      notify(interpolate(gettext("Version %s of your agent answers from now on."), [version]));
+    }
+    live = version;
+  } catch {
+    // The next nudge asks again.
+  }
+}
+document.addEventListener("changed", ({ detail }) => { if (detail.what === "adapter") lookAtVersion(); });
+connection.addEventListener("state", ({ detail }) => { if (detail === "open" && live === null) lookAtVersion(); });
+
 watchParts(connection);
 paintTimes(document);
 setInterval(() => paintTimes(document), 30_000);

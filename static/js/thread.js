@@ -1,15 +1,17 @@
 // The turns on the page, in order: one branch of the session.
 
+import { watchEdit } from "./edit.js";
 import { Rating } from "./rating.js";
 import { paintReceipt } from "./receipt.js";
 import { notify } from "./notices.js";
 import { TurnView } from "./turn.js";
 
 export class Thread {
-  constructor(element, { say, onAgain }) {
+  constructor(element, { say, onAgain, onEdit }) {
     this.element = element;
     this.say = say;
     this.onAgain = onAgain;
+    this.onEdit = onEdit;
     this.views = [];
     this.ratings = new Map();
     for (const turn of JSON.parse(document.getElementById("turns-data").textContent)) {
@@ -25,7 +27,12 @@ export class Thread {
     for (const name of ["again", "retry"]) {
       view.part(name).addEventListener("click", () => this.onAgain(view.turn.id));
     }
-    view.part("copy").addEventListener("click", () => copy(view));
+    view.part("copy").addEventListener("click", () => copy(view.turn.reply, view.part("reply")));
+    view.part("reply").addEventListener("click", ({ target }) => {
+      const code = target.closest(".copy-code")?.parentElement.querySelector("pre");
+      if (code) copy(code.textContent, code);
+    });
+    watchEdit(view, this.onEdit);
     return view;
   }
 
@@ -127,12 +134,12 @@ export class Thread {
   }
 }
 
-async function copy(view) {
+async function copy(text, element) {
   try {
-    await navigator.clipboard.writeText(view.turn.reply);
+    await navigator.clipboard.writeText(text);
     notify(gettext("Copied."));
   } catch {
-    getSelection().selectAllChildren(view.part("reply"));
+    getSelection().selectAllChildren(element);
     notify(gettext("Press Ctrl+C to copy what is selected."));
   }
 }

@@ -50,6 +50,7 @@ export class TurnView {
     if (!this.isUnfinished) {
       if (turn.html !== was?.html || !was) reply.innerHTML = turn.html ?? ""; // sanitized by the server
       reply.classList.toggle("plain", turn.html === null);
+      for (const block of reply.querySelectorAll(":scope pre")) addCopy(block);
       this.shown = length;
     } else if (length >= this.shown) {
       reply.classList.add("plain");
@@ -90,6 +91,7 @@ export class TurnView {
     const canRate = !this.isUnfinished && turn.reply !== "" && turn.recorded !== false;
     for (const name of ["up", "down"]) this.part(name).hidden = !canRate;
     this.part("copy").hidden = turn.reply === "";
+    this.part("edit").hidden = this.isUnfinished || !turn.text || Boolean(this.part("edit-form"));
   }
 
   paintSiblings(turn) {
@@ -123,6 +125,18 @@ export class TurnView {
     this.part("down").setAttribute("aria-pressed", String(value === -1));
     this.part("why").hidden = value !== -1 || Boolean(this.part("strip"));
   }
+}
+
+function addCopy(block) {
+  if (block.parentElement.classList.contains("code")) return;
+  const frame = document.createElement("div");
+  frame.className = "code";
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "small copy-code";
+  button.textContent = gettext("Copy");
+  block.replaceWith(frame);
+  frame.append(block, button);
 }
 
 function versionText(turn) {

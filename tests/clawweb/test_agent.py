@@ -21,6 +21,7 @@ from clawweb.selectors.agent import (
     verdict,
     wilson,
 )
+from clawweb.selectors.learning import agent_status
 from clawweb.services import feedback, jobs
 from clawweb.services.accounts import pause_learning
 from clawweb.services.notes import take_back_note
@@ -197,3 +198,28 @@ def test_the_api_pauses_and_takes_back(client: Client, alice: User) -> None:
     taken = client.post("/api/agent/notes/take-back", body, content_type=json)
     assert taken.json() == {"ratings": 1}
     assert client.get("/api/agent").json()["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("votes", "disliked"),
+    [
+        ("dd", 0),  # two are not enough
+        ("dud", 0),
+        ("dudd", 3),
+        ("ddddd", 5),
+        ("uuudddd", 0),  # two of the first five
+    ],
+)
+def test_a_version_whose_first_replies_are_disliked_offers_the_way_back(
+    alice: User, votes: str, disliked: int
+) -> None:
+    make_adapter(alice, 1, AdapterState.LIVE)
+    for vote in votes:
+        turn = make_turn(alice, version=1)
+        down(turn) if vote == "d" else up(turn)
+    assert agent_status(alice)["struggles"] == disliked
+
+
+def test_the_base_model_offers_no_way_back(alice: User) -> None:
+    rated(alice, 5)
+    assert agent_status(alice)["struggles"] == 0

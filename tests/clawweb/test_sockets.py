@@ -88,6 +88,29 @@ async def test_a_message_sent_twice_makes_one_turn(alice, engine, valkey_server)
     assert await in_db(Turn.objects.count) == 1
 
 
+async def test_a_message_said_in_other_words_makes_a_sibling(alice, engine, valkey_server):
+    root = await in_db(make_turn, alice, "first")
+    turn = await in_db(make_turn, alice, "seccond", session=root.session, parent=root)
+    async with generating(), connected(alice) as chat:
+        for edited, text in ((turn, "second"), (root, "1st")):
+            await chat.send_json(
+                {"type": "send", "edits": edited.public_id, "text": text, "client_id": text}
+            )
+            await until(chat, "done")
+    second, first = [await in_db(Turn.objects.get, client_id=name) for name in ("second", "1st")]
+    assert (second.parent_id, second.session_id) == (root.pk, root.session_id)
+    assert (first.parent_id, first.session_id) == (None, root.session_id)
+
+
+async def test_nobody_edits_anothers_message(alice, bob, valkey_server):
+    turn = await in_db(make_turn, alice, "mine")
+    async with connected(bob) as chat:
+        await chat.send_json({"type": "send", "edits": turn.public_id, "text": "yours"})
+        message = (await until(chat, "error"))[0]
+    assert message["message"] == "that is not there"
+    assert await in_db(Turn.objects.count) == 1
+
+
 async def test_following_with_a_cursor_gives_the_rest(alice, engine, valkey_server):
     turn = await in_db(make_turn, alice, reply="one two three")
     async with connected(alice) as chat:

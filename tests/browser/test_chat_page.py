@@ -1,6 +1,8 @@
-"""The list of chats beside the thread: named, pinned, found, deleted and had back."""
+"""The chat page beyond asking and rating: the list of chats, words changed, replies corrected."""
 
 from __future__ import annotations
+
+import re
 
 import httpx
 import pytest
@@ -56,3 +58,35 @@ def test_a_chat_is_renamed_pinned_found_deleted_and_had_back(visit: Visit, stack
     expect(chats(page)).to_have_count(1)
     page.get_by_role("button", name="Undo").click()
     expect(chats(page).first).to_contain_text("Breakfast")
+
+
+def test_a_message_is_said_in_other_words_and_a_reply_corrected(visit: Visit) -> None:
+    page = visit("mia")
+    turn = page.locator(".turn").last
+    finished = re.compile("complete|stopped")
+    page.get_by_label("Your message").fill("What is rian?")
+    page.keyboard.press("Enter")
+    expect(turn.locator(".reply")).not_to_be_empty()
+    page.keyboard.press("Escape")
+    expect(turn).to_have_attribute("data-state", finished)
+
+    turn.get_by_role("button", name="Edit your message").click()
+    page.get_by_label("Your message in other words").fill("What is rain?")
+    page.get_by_role("button", name="Send").locator("visible=true").first.click()
+    expect(page.locator(".said-text").last).to_have_text("What is rain?")
+    expect(turn.locator(".reply")).not_to_be_empty()
+    page.keyboard.press("Escape")
+    expect(turn).to_have_attribute("data-state", finished)
+    expect(turn.locator(".siblings")).to_contain_text("2/2")
+
+    turn.get_by_role("button", name="Bad reply").click()
+    turn.get_by_text("Write what you wanted instead").click()
+    box = turn.locator("textarea[name=correction]")
+    expect(box).not_to_be_empty()  # it begins with the reply
+    expect(turn.locator(".changes")).to_be_hidden()
+    box.fill("Water that falls from clouds.")
+    expect(turn.locator(".changes ins").first).to_be_visible()
+    turn.get_by_role("button", name="Done").click()
+    expect(turn.locator(".receipt")).to_contain_text("counted")
+    kept = page.request.get(f"/api/turns/{turn.get_attribute('id')}").json()
+    assert kept["feedback"]["correction"] == "Water that falls from clouds."
