@@ -167,7 +167,7 @@ class ChatRequest(Part):
     top_k: int | None = Field(None, ge=-1)
     min_p: float | None = Field(None, ge=0, le=1)
     repetition_penalty: float | None = Field(None, gt=0, le=10)
-    session_id: str | None = Field(None, min_length=1, max_length=MAX_SESSION_NAME)
+    session_id: str | None = Field(None, max_length=MAX_SESSION_NAME, pattern=r"^\P{C}+$")
     turn_type: Literal["main", "side"] | None = None
     session_done: bool = False
 

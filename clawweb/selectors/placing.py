@@ -15,7 +15,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 
-from clawweb.models import ChatSession, Turn, User
+from clawweb.models import ChatSession, Turn, TurnState, User
 from clawweb.selectors.chat import BULKY, messages_for, reply_message
 from rollouts.types import Message
 
@@ -117,12 +117,10 @@ def _by_reply(turns: QuerySet[Turn], messages: Sequence[Message], *, beyond: int
     ends = [i for i in range(beyond, len(messages)) if messages[i]["role"] == "assistant"]
     if not ends:
         return None
-    replied: dict[str, list[Turn]] = {}
-    answered = turns.exclude(history_hash="").defer(*BULKY)
-    for turn in answered.order_by("-id")[:LOOKED_AT]:
-        replied.setdefault(_one(reply_message(turn)), []).append(turn)
+    answered = turns.exclude(history_hash="").exclude(state=TurnState.FAILED).defer(*BULKY)
+    known = list(answered.order_by("-id")[:LOOKED_AT])
     for end in reversed(ends):
-        alike = replied.get(_one(messages[end]), [])
+        alike = [turn for turn in known if _is_reply(messages[end], turn)]
         if alike:
             before = messages[:end]
             best = alike[0] if len(alike) == 1 else max(alike, key=lambda t: _agreeing(t, before))
@@ -130,8 +128,12 @@ def _by_reply(turns: QuerySet[Turn], messages: Sequence[Message], *, beyond: int
     return None
 
 
-def _one(message: Message) -> str:
-    return json.dumps(plain(message), sort_keys=True)
+def _is_reply(message: Message, turn: Turn) -> bool:
+    """Whether the message is the turn's reply, or what its client had of it when it hung up."""
+    if plain(message) == plain(reply_message(turn)):
+        return True
+    text = message["content"].strip()
+    return turn.state == TurnState.STOPPED and bool(text) and turn.reply.strip().startswith(text)
 
 
 def _agreeing(turn: Turn, before: Sequence[Message]) -> tuple[int, int]:

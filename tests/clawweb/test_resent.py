@@ -106,6 +106,13 @@ async def test_a_malformed_idempotency_key_is_refused(key, engine, name):
     assert (answer.status_code, await in_db(Turn.objects.count)) == (400, 0)
 
 
+@pytest.mark.parametrize("name", ["", "x" * 129, "a\nb", "a\x00b"])
+async def test_a_sessions_name_is_short_and_printable(key, engine, name):
+    answer = await ask(key, session_id=name)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "session_id")
+    assert await in_db(ChatSession.objects.count) == 0
+
+
 async def test_a_clients_errand_is_side_unless_it_says_otherwise(key, engine, valkey_server):
     errand = [{"role": "user", "content": "### Task:\nGenerate a concise, 3-5 word title for it."}]
     async with generating():

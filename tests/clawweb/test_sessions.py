@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from clawweb import tasks
 from clawweb.models import ApiKey, ChatSession, Consent, Turn, User
 from clawweb.selectors.chat import messages_for, next_turn, said
 from clawweb.selectors.judging import next_state
+from clawweb.selectors.learning import ready_samples
 from clawweb.selectors.placing import history_hash
 from clawweb.services import accounts, chat, requests, sessions
 from clawweb.services.errors import OtherRequest
 from clawweb.services.requests import Request
 from rollouts.types import Message, SamplingParams
+from tests.factories import down
 
 pytestmark = pytest.mark.django_db
 
@@ -142,6 +145,14 @@ def test_without_a_name_only_what_was_said_counts(key: ApiKey, case: str) -> Non
     assert [plainly(m) for m in messages_for(turn)] == [plainly(m) for m in now]
 
 
+def test_who_hangs_up_in_mid_reply_goes_on_from_what_came(key: ApiKey) -> None:
+    turn = finish(send(key, u("q1"), session="s")[0], a("Once upon a time, in"), state="stopped")
+    whole = finish(send(key, u("q1"), session="s")[0], a("Once upon a time there was one."))
+    assert send(key, u("q1"), a("Once upon"), u("go on"), session="s")[0].parent == turn
+    assert send(key, u("q1"), a(""), u("go on"), session="s")[0].parent is None
+    assert send(key, u("q1"), a(whole.reply), u("q2"), session="s")[0].parent == whole
+
+
 def test_a_changed_conversation_goes_on_as_the_client_has_it(key: ApiKey) -> None:
     turns = talk(key, *TWO, session="s")
     now = (sys("Today is Tuesday."), *TWO[1:], u("q3"))
@@ -243,6 +254,19 @@ def test_a_session_closes_when_nothing_is_said_for_an_hour(key: ApiKey, settings
     assert (quiet.closed_at is None, busy.closed_at, quiet.done) == (False, None, False)
     turn = send(key, *TWO, u("good morning"))[0]  # the next day
     assert (turn.session, turn.session.closed_at) == (quiet, None)
+
+
+def test_the_sweep_closes_and_a_closed_sessions_last_reply_can_be_rated(
+    key: ApiKey, engine, valkey_server
+) -> None:
+    turn = talk(key, *TWO)[-1]
+    ChatSession.objects.update(updated_at=timezone.now() - timedelta(seconds=3601))
+    tasks.sweep()
+    assert ChatSession.objects.get().closed_at is not None
+    Turn.objects.update(prompt_ids=[1], response_ids=[2], logprobs=[-0.5])
+    turn.refresh_from_db()
+    down(turn)
+    assert ready_samples(turn.session.user).get().turn == turn
 
 
 # Sent twice
