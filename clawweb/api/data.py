@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from django.http import HttpRequest, StreamingHttpResponse
 from ninja import Router, Schema, Status
@@ -63,7 +62,7 @@ def get_export_file(request: HttpRequest, transfer_id: str) -> Any:
     path = transfers.file_of(row)
     name = f"clawweb-{row.shape}-{row.created_at:%Y%m%d-%H%M%S}.jsonl"
     return StreamingHttpResponse(
-        blocks(path),
+        blocks(path.open("rb")),
         content_type="application/jsonl",
         headers={
             "Content-Disposition": f'attachment; filename="{name}"',
@@ -74,9 +73,9 @@ def get_export_file(request: HttpRequest, transfer_id: str) -> Any:
     )
 
 
-async def blocks(path: Path) -> AsyncIterator[bytes]:
+async def blocks(file: IO[bytes]) -> AsyncIterator[bytes]:
     """The file piece by piece: a plain file response is read into memory whole under ASGI."""
-    with path.open("rb") as file:
+    with file:
         while block := await asyncio.to_thread(file.read, BLOCK):
             yield block
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from django.core.exceptions import ObjectDoesNotExist
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from ninja import NinjaAPI, Schema, Status
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 from pydantic import ConfigDict, Field
@@ -272,6 +272,24 @@ _BASE_LIVE = {"id": "base", "name": "base", "version": 0, "state": "live", "gate
 def promote(request: HttpRequest, name: str) -> Any:
     versions.promote(user=caller(request), adapter=_adapter(request, name))
     return learning.adapter_json(_adapter(request, name))
+
+
+@api.get("/adapters/{name}/download", auth=Scoped("export"), tags=["learning"])
+def download(request: HttpRequest, name: str) -> Any:
+    """The version as a ZIP that `peft` loads elsewhere."""
+    adapter = _adapter(request, name)
+    disposition = f'attachment; filename="{adapter.name}.zip"'
+    headers = {"Content-Disposition": disposition, "Cache-Control": "private, no-store"}
+    return StreamingHttpResponse(
+        data.blocks(versions.packed(adapter)), content_type="application/zip", headers=headers
+    )
+
+
+@api.delete("/adapters/{name}", auth=Scoped("train"), response={204: None}, tags=["learning"])
+def delete_adapter(request: HttpRequest, name: str) -> Any:
+    """Remove a version's files; 409 while it answers, writes or is trained from."""
+    versions.delete(adapter=_adapter(request, name))
+    return Status(204, None)
 
 
 def _adapter(request: HttpRequest, name: str) -> AdapterVersion:

@@ -40,6 +40,10 @@ class CannotPromote(ServiceError):
     title = "cannot_promote"
 
 
+class CannotDelete(ServiceError):
+    title = "cannot_delete"
+
+
 class NothingToRollBack(ServiceError):
     title = "already_base"
 

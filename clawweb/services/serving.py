@@ -109,21 +109,32 @@ def prune() -> None:
         keep = in_use | {row.pk for row in rows[:KEEP_NEWEST]} | {r.pk for r in rows if r.pinned}
         for row in rows:
             if row.pk not in keep:
-                _delete_files(row)
+                delete_files(row, why="Its files were removed: newer versions replaced it.")
             elif row.pk not in in_use:
                 (config().var / f"{row.path}.optimizer.safetensors").unlink(missing_ok=True)
 
 
-def _delete_files(adapter: AdapterVersion) -> None:
+def unload(adapter: AdapterVersion) -> None:
+    """Have the server forget the version; in words why when it cannot."""
+    try:
+        async_to_sync(get_engine().unload)(policy_of(adapter))
+    except EngineUnavailable as exc:
+        raise EngineDown("The model server does not answer. Try again in a minute.") from exc
+
+
+def delete_files(adapter: AdapterVersion, *, why: str) -> bool:
+    """Remove what is on disk of a version that is not live; False when it is not there to remove,
+    or still loaded."""
     loaded = async_to_sync(get_engine().loaded)()
     if adapter.name in loaded:
-        return  # the server would die on its next use; the sweep unloads it first
+        return False  # the server would die on its next use; the sweep unloads it first
     moved = AdapterVersion.objects.filter(
         pk=adapter.pk, state__in=[AdapterState.STANDBY, AdapterState.REFUSED]
-    ).update(state=AdapterState.ERASED, note="Its files were removed: newer versions replaced it.")
+    ).update(state=AdapterState.ERASED, note=why)
     if moved:
         folder = config().var / adapter.path
         shutil.rmtree(folder, ignore_errors=True)
         for beside in folder.parent.glob(f"{folder.name}.*"):
             if not beside.is_dir():
                 beside.unlink(missing_ok=True)
+    return bool(moved)

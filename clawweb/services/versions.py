@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 import uuid
+import zipfile
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from django.db import transaction
 from django.db.models import Max
@@ -16,18 +18,28 @@ from clawweb.config import config
 from clawweb.engine import base_hash, install_id
 from clawweb.events import changed
 from clawweb.models import (
+    ACTIVE_JOB,
     AdapterState,
     AdapterVersion,
     Event,
     GateResult,
     JobState,
     TrainingJob,
+    TurnState,
     User,
 )
 from clawweb.selectors.learning import live_adapter
 from clawweb.services import serving
-from clawweb.services.errors import CannotPromote, LeaseLost, NothingToRollBack
+from clawweb.services.errors import (
+    CannotDelete,
+    CannotPromote,
+    FileErased,
+    LeaseLost,
+    NothingToRollBack,
+)
 from clawweb.services.jobs import held
+
+MOST_IN_MEMORY = 16 << 20  # bytes of a ZIP; a larger one is made on disk
 
 
 class Measure(Protocol):
@@ -205,6 +217,56 @@ def rollback(user: User) -> AdapterVersion | None:
             go_live(back, over=None, why=why, live_before=further)
         changed(user.pk, "adapter", live.name)
     return back
+
+
+def delete(*, adapter: AdapterVersion) -> None:
+    """Remove a version's files for good; its row and its number stay. Not of one in use."""
+    job = TrainingJob.objects.filter(parent=adapter, state__in=ACTIVE_JOB).first()
+    writing = adapter.turns.filter(state__in=[TurnState.PENDING, TurnState.STREAMING])
+    if adapter.state not in (AdapterState.STANDBY, AdapterState.REFUSED):
+        raise CannotDelete(
+            f"Version {adapter.version} is {adapter.state}; only versions that do not answer now "
+            "can be deleted. Roll back or make another one live first."
+        )
+    if job is not None:
+        raise CannotDelete("The next version is being trained from it. Wait or cancel the job.")
+    if writing.exists():
+        raise CannotDelete("It is writing a reply. Try again when that is done.")
+    serving.unload(adapter)
+    if not serving.delete_files(adapter, why="Its user deleted it."):
+        raise CannotDelete("It went live or was deleted in the meantime. Look again.")
+    _note(adapter, "deleted", "")
+    changed(adapter.user_id, "adapter", adapter.name)
+
+
+def packed(adapter: AdapterVersion) -> IO[bytes]:
+    """The version as a ZIP that `peft` loads elsewhere: weights, settings, how to use them."""
+    folder = config().var / adapter.path
+    if adapter.state == AdapterState.ERASED or not folder.is_dir():
+        raise FileErased("The files of this version are gone.")
+    file = tempfile.SpooledTemporaryFile(max_size=MOST_IN_MEMORY)  # noqa: SIM115  # its reader closes it
+    with zipfile.ZipFile(file, "w") as archive:  # stored: weights do not get smaller
+        for name in ("adapter_model.safetensors", "adapter_config.json"):
+            archive.write(folder / name, name)
+        archive.writestr("README.md", _readme(adapter))
+    file.seek(0)
+    return file
+
+
+def _readme(adapter: AdapterVersion) -> str:
+    base = config().model_folder.name
+    return f"""# Version {adapter.version} of an agent
+
+A LoRA adapter (rank {adapter.rank}) for {base}, sha256 of the weights {adapter.sha256}.
+
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained("…/{base}")
+    model = PeftModel.from_pretrained(base, "this folder")
+
+It was trained from one person's ratings and may repeat what they wrote.
+"""
 
 
 def _way_back(live: AdapterVersion) -> tuple[AdapterVersion | None, list[int]]:

@@ -28,14 +28,16 @@ menu?.addEventListener("keydown", (event) => {
 });
 
 // Buttons that change something: data-post is the API's address, data-with the field it sends,
-// data-what and data-id what has changed then.
+// data-what and data-id what has changed then; data-method and data-confirm where it cannot be undone.
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-post]");
   if (!button || button.disabled) return;
+  if (button.dataset.confirm && !confirm(button.dataset.confirm)) return;
   button.disabled = true;
   try {
     const field = document.getElementById(button.dataset.with ?? "");
-    await call("POST", button.dataset.post, field ? { [field.name]: field.value } : {});
+    const body = field ? { [field.name]: field.value } : {};
+    await call(button.dataset.method ?? "POST", button.dataset.post, body);
     notify(button.dataset.done ?? gettext("Done."));
     const what = button.dataset.what ?? (button.dataset.post.includes("adapter") ? "adapter" : "job");
     const id = button.dataset.id ?? null;

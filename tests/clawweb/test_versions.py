@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import IntegrityError, transaction
 
 from clawweb import deployment
@@ -14,7 +17,7 @@ from clawweb.engine import base_hash
 from clawweb.models import AdapterState, AdapterVersion, JobState, TrainingJob
 from clawweb.selectors.learning import adapter_json, live_adapter, policy_of, receipt
 from clawweb.services import jobs, serving, versions
-from clawweb.services.errors import CannotPromote, LeaseLost, NothingToRollBack
+from clawweb.services.errors import CannotDelete, CannotPromote, LeaseLost, NothingToRollBack
 from rollouts.errors import UnknownAdapter
 from tests.factories import claimed_job, make_adapter, make_turn, rated
 from training.gate import Measure
@@ -269,3 +272,58 @@ def test_old_files_are_deleted_only_when_nothing_needs_them(alice, engine):
     kept = [row.version for row in rows if (config().var / row.path).exists()]
     assert kept == [1, 2, 4, 5, 6, 7, 8]
     assert AdapterVersion.objects.get(version=3).state == AdapterState.ERASED
+
+
+# Taking a version along, and deleting one
+
+
+def written(adapter: AdapterVersion) -> Path:
+    """The version with files, as the trainer leaves them."""
+    folder = config().var / adapter.path
+    for name in ("adapter_model.safetensors", "adapter_config.json"):
+        (folder / name).write_text(name)
+    folder.with_name(f"{folder.name}.probe.json").write_text("{}")
+    return folder
+
+
+async def body(answer):
+    return b"".join([block async for block in answer.streaming_content])
+
+
+def test_a_version_is_taken_along_as_a_zip(alice, bob, client, engine, valkey_server):
+    adapter = make_adapter(alice, 1)
+    written(adapter)
+    client.force_login(alice)
+    answer = client.get(f"/api/adapters/{adapter.name}/download")
+    archive = zipfile.ZipFile(io.BytesIO(async_to_sync(body)(answer)))
+    names = {"adapter_model.safetensors", "adapter_config.json", "README.md"}
+    assert set(archive.namelist()) == names
+    assert archive.read("adapter_model.safetensors") == b"adapter_model.safetensors"
+    assert adapter.sha256 in archive.read("README.md").decode()
+    client.force_login(bob)
+    assert client.get(f"/api/adapters/{adapter.name}/download").status_code == 404
+
+
+def test_a_deleted_version_leaves_its_row_and_no_file(alice, client, engine, valkey_server):
+    adapter = make_adapter(alice, 1)
+    folder = written(adapter)
+    client.force_login(alice)
+    assert client.delete(f"/api/adapters/{adapter.name}").status_code == 204
+    adapter.refresh_from_db()
+    assert (adapter.state, list(folder.parent.glob("v1.1*"))) == (AdapterState.ERASED, [])
+    assert client.get(f"/api/adapters/{adapter.name}/download").status_code == 410
+    assert client.delete(f"/api/adapters/{adapter.name}").status_code == 409
+
+
+def test_what_is_in_use_is_not_deleted(alice, engine, valkey_server):
+    live = make_adapter(alice, 1, AdapterState.LIVE)
+    parent = make_adapter(alice, 2)
+    rated(alice, 1)
+    job = jobs.queue_job(user=alice, trigger="manual")
+    TrainingJob.objects.filter(pk=job.pk).update(parent=parent)
+    writing = make_adapter(alice, 3)
+    make_turn(alice, adapter=writing, state="streaming")
+    for adapter in (live, parent, writing):
+        with pytest.raises(CannotDelete):
+            versions.delete(adapter=adapter)
+    assert not AdapterVersion.objects.filter(state=AdapterState.ERASED).exists()
