@@ -108,9 +108,11 @@ def _by_prefix(turns: QuerySet[Turn], messages: Sequence[Message]) -> Found | No
     }
     if not lengths:
         return None
-    found = turns.filter(history_hash__in=list(lengths))
-    best = max(found, key=lambda turn: (lengths[turn.history_hash], turn.pk), default=None)
-    return Found(best, lengths[best.history_hash], same=True) if best else None
+    # Every turn on the way is found: only the one that counts is read as a whole.
+    found = turns.filter(history_hash__in=list(lengths)).values_list("history_hash", "pk")
+    length, pk = max(((lengths[name], pk) for name, pk in found), default=(0, None))
+    turn = turns.defer(*BULKY).filter(pk=pk).first()
+    return Found(turn, length, same=True) if turn else None
 
 
 def _by_reply(turns: QuerySet[Turn], messages: Sequence[Message], *, beyond: int) -> Found | None:

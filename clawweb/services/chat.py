@@ -69,7 +69,7 @@ def open_turn(
     turn = Turn(
         session=session,
         parent=parent,
-        context_start=parent.context_start if parent else None,
+        context_start_id=parent.context_start_id if parent else None,
         source=source,
         turn_type=turn_type,
         turn_type_from=turn_type_from,
