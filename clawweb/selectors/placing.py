@@ -59,13 +59,37 @@ def history_hash(messages: Sequence[Message]) -> str:
 
 def _names(messages: Sequence[Message]) -> Iterator[str]:
     """The name of the first message, of the first two, and so on."""
-    running = hashlib.sha256()
-    for index, message in enumerate(messages):
-        text = json.dumps(plain(message), ensure_ascii=False, sort_keys=True)
-        running.update(f"{', ' if index else '['}{text}".encode("utf-8", "surrogatepass"))
-        whole = running.copy()
+    history = History()
+    for message in messages:
+        history = history.after([message])
+        yield history.name
+
+
+class History:
+    """The name of a conversation that grows, without its messages: each costs the time of its own
+    length, however many stand before it."""
+
+    def __init__(self) -> None:
+        self._running = hashlib.sha256()
+        self._begun = False
+
+    def after(self, messages: Sequence[Message]) -> History:
+        """This conversation and then these messages; this one stays as it is."""
+        longer = History()
+        longer._running, longer._begun = self._running.copy(), self._begun
+        for message in messages:
+            text = json.dumps(plain(message), ensure_ascii=False, sort_keys=True)
+            text = f"{', ' if longer._begun else '['}{text}"
+            longer._running.update(text.encode("utf-8", "surrogatepass"))
+            longer._begun = True
+        return longer
+
+    @property
+    def name(self) -> str:
+        """As `history_hash` of all its messages."""
+        whole = self._running.copy()
         whole.update(b"]")
-        yield whole.hexdigest()
+        return whole.hexdigest()
 
 
 def find_turn(

@@ -213,7 +213,8 @@ def _lines_about(
             yield dpo_line(prompt, said(correction), reply, more)
         for other in turns.values():
             liked = rewards[other.pk] == 1 and other.parent_id == turn.parent_id
-            if liked and other.tools == turn.tools and prompt_of(other, turns) == prompt:
+            alike = liked and other.input_messages == turn.input_messages
+            if alike and other.tools == turn.tools and prompt_of(other, turns) == prompt:
                 yield dpo_line(prompt, reply_message(other), reply, more)
 
 

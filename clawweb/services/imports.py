@@ -30,7 +30,7 @@ from clawweb.records import (
     parse_line,
 )
 from clawweb.selectors.chat import messages_for, next_turn, reply_message
-from clawweb.selectors.placing import history_hash
+from clawweb.selectors.placing import History
 from clawweb.services import feedback
 from clawweb.services.chat import TITLE_CHARS
 from clawweb.services.errors import NotRecorded
@@ -99,6 +99,8 @@ class Import:
             raise NotRecorded("You asked to keep nothing of your chats, so none can be taken in.")
         self.user = user
         self.report = Report()
+        self._session_at_hand: int | None = None
+        self._histories: dict[int, History] = {}  # of that session's turns, by primary key
         self._takers = {
             "session": self._session,
             "turn": self._turn,
@@ -235,11 +237,25 @@ class Import:
         row.save()
         if anew:
             row.context_start = row
+        if row.session_id != self._session_at_hand:
+            self._session_at_hand, self._histories = row.session_id, {}
         if row.recorded:
-            row.history_hash = history_hash([*messages_for(row, whole=True), reply_message(row)])
+            before = History() if anew else self._history(row.parent)
+            history = before.after([*row.input_messages, reply_message(row)])
+            row.history_hash = history.name
+            self._histories[row.pk] = history
         row.save(update_fields=["context_start", "history_hash"])
         _set_times(row, **times)
         self.report.turns += 1
+
+    def _history(self, turn: Turn | None) -> History:
+        """Of the conversation up to this turn's reply; read from rows once, then remembered."""
+        if turn is None:
+            return History()
+        if turn.pk not in self._histories:
+            messages = [*messages_for(turn, whole=True), reply_message(turn)]
+            self._histories[turn.pk] = History().after(messages)
+        return self._histories[turn.pk]
 
     def _own_session(self, name: str) -> ChatSession | None:
         names = (name, self._derived("sess", name))

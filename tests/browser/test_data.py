@@ -15,7 +15,7 @@ from tests.realstack import Stack
 
 pytestmark = [pytest.mark.stack, pytest.mark.browser, pytest.mark.timeout(900)]
 
-MANY = 3000  # turns: enough for a worker to be at it for a while
+MANY = 1500  # turns: enough for a worker to be at it for a while
 XSS = '<img src=x onerror="window.hacked=1">'
 
 

@@ -18,8 +18,10 @@ from clawweb.models import (
     Turn,
     User,
 )
+from clawweb.selectors.chat import messages_for, reply_message
+from clawweb.selectors.placing import history_hash
 from clawweb.selectors.records import conversation_lines, lines_of
-from clawweb.services import feedback
+from clawweb.services import feedback, imports
 from clawweb.services.errors import NotRecorded
 from clawweb.services.imports import Import
 from tests.factories import make_turn, up
@@ -169,6 +171,28 @@ def test_a_program_goes_on_with_a_session_that_came_in(alice: User, bob: User) -
     assert found.parent is not None
     assert found.parent.reply == "1"
     assert [message["content"] for message in found.messages] == ["Two"]
+
+
+def test_a_long_conversation_is_not_read_again_for_each_line(
+    alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[Line] = [{"type": "session", "version": 1, "id": "mine"}]
+    for number in range(20):
+        parent = f"t{number - 1}" if number else None
+        turn = {"type": "turn", "version": 1, "id": f"t{number}", "session": "mine"}
+        lines.append({**turn, "parent": parent, "input": [], "reply": f"{number}"})
+    brought_in(alice, lines[:10])
+    read: list[Turn] = []
+    monkeypatch.setattr(
+        imports,
+        "messages_for",
+        lambda turn, whole: read.append(turn) or messages_for(turn, whole=whole),
+    )
+    brought_in(alice, lines)
+    assert len(read) == 1
+    last = Turn.objects.order_by("id").last()
+    assert last is not None
+    assert last.history_hash == history_hash([*messages_for(last, whole=True), reply_message(last)])
 
 
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
