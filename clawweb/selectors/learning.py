@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from datetime import timedelta
 from typing import Any
 
@@ -193,6 +194,20 @@ def job_json(job: TrainingJob) -> dict[str, Any]:
         "started_at": job.started_at,
         "finished_at": job.finished_at,
     }
+
+
+def seconds_left(job: TrainingJob) -> float | None:
+    """How much longer a running job will take if it takes as long as the newest ten that came to an
+    end did in the middle; None when nobody can know."""
+    if not job.is_active or job.started_at is None:
+        return None
+    ended = TrainingJob.objects.filter(state__in=[JobState.DEPLOYED, JobState.REFUSED])
+    newest = ended.exclude(timings={}).order_by("-id").values_list("timings", flat=True)[:10]
+    whole = [sum(timings.values()) for timings in newest]
+    if not whole:
+        return None
+    elapsed = (timezone.now() - job.started_at).total_seconds()
+    return max(statistics.median(whole) - elapsed, 0.0)
 
 
 def _waits_for(job: TrainingJob) -> str:

@@ -22,6 +22,7 @@ from clawweb.selectors.learning import (
     agent_status,
     job_json,
     metric_points,
+    seconds_left,
     system_status,
     visible_jobs,
 )
@@ -45,7 +46,22 @@ EVENT_WORDS = {
     "adapter_live": _("The new version answers"),
     "adapter_rolled_back": _("The version was rolled back"),
 }
-
+# What its owner can do about a job that led to no version
+ADVICE = {
+    "refused": _(
+        "Your agent is unchanged. What it did not pass is in the table of tests; its ratings count "
+        "again together with the next one you give."
+    ),
+    "no_signal": _(
+        "Your agent is unchanged. A reason or a sentence with a thumb down teaches most; each "
+        "rating below says why it could not train."
+    ),
+    "cancelled": _("Your agent is unchanged, and the ratings count again."),
+    "failed": _(
+        "Your agent is unchanged, and the ratings count again. Train again; if it fails once more, "
+        "an admin finds the cause in the log of worker-gpu."
+    ),
+}
 
 METHOD_WORDS = {
     "opd": _("opd: hints by distillation, thumbs alone by reward"),
@@ -168,6 +184,8 @@ def _job_row(job: TrainingJob) -> dict[str, Any]:
         "parent_version": job.parent.version if job.parent else 0,
         "child_version": job.child.version if job.child else None,
         "seconds": seconds,
+        "left": seconds_left(job),
+        "advice": ADVICE.get(job.state, ""),
     }
 
 
