@@ -41,7 +41,7 @@ def test_a_program_exports_and_fetches(client: Client, alice: User) -> None:
     assert told["file"] == f"{address}/file"
 
 
-@pytest.mark.django_db(transaction=True)
+@pytest.mark.django_db(transaction=True, serialized_rollback=True)
 async def test_the_file_is_sent_piece_by_piece(
     async_client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
