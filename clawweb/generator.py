@@ -60,6 +60,7 @@ class Generator:
         """Until `stopping` is set: claim, answer, repeat. Then let the replies in flight end as
         interrupted."""
         self.logs = TokenLogs()
+        self.bell = valkey.connect_async()
         helpers = [
             asyncio.create_task(self._listen_for_stops()),
             asyncio.create_task(self._heartbeat()),
@@ -74,6 +75,8 @@ class Generator:
                 task.cancel()
             await asyncio.gather(*helpers, *writing, return_exceptions=True)
             await self.logs.close()
+            with contextlib.suppress(valkey.ValkeyError):
+                await self.bell.aclose()
 
     async def _claim_all(self) -> bool:
         claimed = False
@@ -94,8 +97,7 @@ class Generator:
     async def _wait(self) -> None:
         """Until Valkey wakes us or half a second is over."""
         try:
-            async with valkey.connect_async() as client:
-                await client.blpop([valkey.WAKE], timeout=IDLE_SECONDS)
+            await self.bell.blpop([valkey.WAKE], timeout=IDLE_SECONDS)
         except valkey.ValkeyError:
             await asyncio.sleep(IDLE_SECONDS)
 

@@ -1,4 +1,5 @@
-"""A request id on every request and every answer, so that an error can be found in the logs."""
+"""A request id on every request and every answer, so that an error can be found in the logs; and
+the short way to `/v1`."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from inspect import iscoroutinefunction
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
+from django.urls import resolve
 from django.utils.decorators import sync_and_async_middleware
 
 from clawweb.models.ids import uuid7
@@ -39,6 +41,25 @@ def request_id(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequ
             response: HttpResponse = get_response(request)
             response["X-Request-Id"] = name
             return response
+
+    return middleware
+
+
+@sync_and_async_middleware
+def programs(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
+    """`/v1` takes keys and gives JSON: sessions, CSRF, languages and pages are no matter of it.
+    Each of their middlewares is a trip to one thread that all requests share, and back."""
+    if not iscoroutinefunction(get_response):
+        return get_response
+
+    async def middleware(request: HttpRequest) -> HttpResponse:
+        if not request.path_info.startswith("/v1/"):
+            return await _awaited(get_response(request))
+        request.get_host()  # raises for a host that is not ours
+        match = request.resolver_match = resolve(request.path_info)
+        response = await _awaited(match.func(request, *match.args, **match.kwargs))
+        response["X-Content-Type-Options"] = "nosniff"
+        return response
 
     return middleware
 

@@ -34,6 +34,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "clawweb.middleware.request_id",
+    "clawweb.middleware.programs",
     "django.middleware.security.SecurityMiddleware",
     "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",

@@ -6,6 +6,7 @@ What an entry of `gen:{turn}` says is in clawweb/streams.py.
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any
 
 import redis
@@ -32,6 +33,14 @@ def connect() -> redis.Redis:
     )
 
 
+@lru_cache(maxsize=4)
+def _shared(url: str) -> redis.Redis:
+    """A client whose connections are kept: making one takes longer than any of these calls."""
+    return redis.Redis.from_url(
+        url, socket_timeout=2, socket_connect_timeout=2, decode_responses=True
+    )
+
+
 def connect_async(*, read_seconds: float = 5.0) -> redis.asyncio.Redis:
     return redis.asyncio.Redis.from_url(
         config().redis,
@@ -44,10 +53,8 @@ def connect_async(*, read_seconds: float = 5.0) -> redis.asyncio.Redis:
 def wake_generator() -> None:
     """Hurry an idle generator up. Without Valkey it finds the row by itself within a second."""
     try:
-        with connect() as client:
-            client.lpush(WAKE, "1")
-            client.ltrim(WAKE, 0, 63)
-            client.expire(WAKE, 60)
+        calls = _shared(config().redis).pipeline(transaction=False)
+        calls.lpush(WAKE, "1").ltrim(WAKE, 0, 63).expire(WAKE, 60).execute()
     except ValkeyError:
         return
 
@@ -55,23 +62,20 @@ def wake_generator() -> None:
 def call_stop(public_id: str) -> None:
     """Tell generators at once. Without Valkey they read the row's flag within a second."""
     try:
-        with connect() as client:
-            client.publish(STOP, public_id)
+        _shared(config().redis).publish(STOP, public_id)
     except ValkeyError:
         return
 
 
 def keep_text(public_id: str, content: dict[str, Any]) -> None:
     """The texts of a turn that is not recorded; raises ValkeyError when they cannot be kept."""
-    with connect() as client:
-        client.set(f"text:{public_id}", json.dumps(content), ex=TTL_SECONDS)
+    _shared(config().redis).set(f"text:{public_id}", json.dumps(content), ex=TTL_SECONDS)
 
 
 def kept_text(public_id: str) -> dict[str, Any]:
     """What `keep_text` kept; empty once the hour is over or while Valkey is down."""
     try:
-        with connect() as client:
-            found = client.get(f"text:{public_id}")
+        found = _shared(config().redis).get(f"text:{public_id}")
     except ValkeyError:
         return {}
     content: dict[str, Any] = json.loads(found) if found else {}
