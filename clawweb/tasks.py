@@ -15,6 +15,7 @@ from django.db import transaction
 from clawweb import transfer_run
 from clawweb.config import config
 from clawweb.models import Turn, User
+from clawweb.selectors.chat import next_turn
 from clawweb.services import (
     chat,
     feedback,
@@ -57,6 +58,15 @@ def after_opening(turn: Turn) -> None:
     judgement_id = judgements.awaited(turn)
     if judgement_id is not None:
         enqueue(judge, str(judgement_id))
+
+
+def after_retyping(turn: Turn) -> None:
+    """A turn is main or side from now on: what is said in it, or after it, may be judged after
+    all, and its rating may fill a batch."""
+    for row in (turn, next_turn(turn)):
+        if row is not None and judgements.expect(row) is not None:
+            after_opening(row)
+    after_rating(turn.session.user)
 
 
 @shared_task

@@ -176,8 +176,9 @@ def post_turn(request: HttpRequest, turn_id: str, body: TurnIn) -> Any:
     rating, if training has not taken it yet, counts or does not count from then on."""
     user = caller(request)
     feedback.set_turn_type(turn=chats.turn_of(user, turn_id), turn_type=body.turn_type)
-    tasks.after_rating(user)
-    return chats.turn_json(chats.turn_of(user, turn_id))
+    turn = chats.turn_of(user, turn_id)
+    tasks.after_retyping(turn)
+    return chats.turn_json(turn)
 
 
 @api.post("/turns/{turn_id}/feedback", auth=Scoped("feedback"), tags=["feedback"])

@@ -8,9 +8,9 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from clawweb.models import Consent, SampleState, Turn, User
+from clawweb.models import Consent, Judgement, SampleState, Turn, User
 from clawweb.selectors.learning import ready_samples
-from clawweb.services import feedback, sessions
+from clawweb.services import feedback, judgements, sessions
 from tests.factories import claimed_job, down, make_turn, up
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
@@ -90,6 +90,24 @@ def test_the_batch_that_gets_full_by_it_is_trained(as_alice, alice, monkeypatch)
         down(turn)
         retype(as_alice, turn, "main")
     assert alice.jobs.count() == 1
+
+
+def test_what_becomes_conversation_can_be_judged(as_alice, alice, judge) -> None:
+    first = make_turn(alice, reply="a drink")
+    errand = make_turn(alice, session=first.session, parent=first, turn_type="side")
+    make_turn(alice, session=first.session, parent=errand)
+    assert not Judgement.objects.exists()
+    retype(as_alice, errand, "main")
+    assert list(Judgement.objects.values_list("turn", flat=True)) == [first.pk, errand.pk]
+
+
+def test_what_becomes_an_errand_is_not_judged_any_more(as_alice, alice, judge) -> None:
+    turn = make_turn(alice)
+    make_turn(alice, session=turn.session, parent=turn)
+    waiting = Judgement.objects.get()
+    retype(as_alice, turn, "side")
+    assert judgements.claim(waiting.pk) is None
+    assert not turn.samples.exists()
 
 
 @pytest.mark.parametrize("turn_type", ["middle", None, 1])
