@@ -135,8 +135,8 @@ def sweep() -> None:
     for step in (*steps, health.forget_dead):
         try:
             step()
-        except RolloutError as exc:
-            log.warning("%s: the engine: %s", step.__name__, exc)
+        except (RolloutError, OSError) as exc:  # the engine, or the disk: the others go on
+            log.warning("%s: %s", step.__name__, exc)
 
 
 def _sweep_turns() -> None:

@@ -16,12 +16,11 @@ from clawweb.records import write_line
 from clawweb.selectors.records import lines_of
 from clawweb.services import transfers
 from clawweb.services.errors import LeaseLost, ServiceError
-from clawweb.services.imports import Import, lines_in
+from clawweb.services.imports import Import, batches, lines_in
 from clawweb.worker import STOP
 
 log = logging.getLogger(__name__)
 PROGRESS_SECONDS = 0.5
-LINES_AT_ONCE = 50  # in one transaction: others' writes wait as long
 
 
 def run(public_id: str) -> bool:
@@ -78,23 +77,12 @@ def _import(row: Transfer) -> None:
     path = config().var / row.path
     total = _lines(path)
     taken = Import(row.user)
-    waiting: list[tuple[int, bytes]] = []
     with path.open("rb") as file:
-        for number, raw in lines_in(file):
-            waiting.append((number, raw))
-            if len(waiting) >= LINES_AT_ONCE:
-                _take(row, taken, waiting, total)
-                waiting = []
-    _take(row, taken, waiting, total)
+        for lines in batches(lines_in(file)):
+            with transaction.atomic():  # with the lease: who has lost it writes nothing
+                taken.take_all(lines)
+                _tell(row, lines[-1][0], total)
     transfers.end(row, note=str(taken.report), succeeded=True)
-
-
-def _take(row: Transfer, taken: Import, lines: list[tuple[int, bytes]], total: int) -> None:
-    """Some lines and the lease in one transaction: who has lost the lease writes nothing."""
-    with transaction.atomic():
-        for number, raw in lines:
-            taken.take(number, raw)
-        _tell(row, lines[-1][0] if lines else total, total)
 
 
 def _tell(row: Transfer, done: int, total: int) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from typing import IO, Any
 
 from django.db import DataError, IntegrityError, transaction
@@ -37,6 +38,7 @@ from clawweb.services.errors import NotRecorded
 from clawweb.services.sessions import place
 from rollouts.types import SamplingParams
 
+AT_ONCE = 50  # lines in one transaction
 SHOWN = 50  # bad lines that a report names
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _SAMPLING = TypeAdapter(SamplingParams)
@@ -67,15 +69,19 @@ class Report:
             self.reasons.append(f"line {number}: {why}")
 
     def __str__(self) -> str:
-        parts = [(self.sessions, "sessions"), (self.turns, "turns"), (self.ratings, "ratings")]
-        parts += [(self.scores, "judge's scores")] if self.scores else []
-        lines = ["New: " + ", ".join(f"{count} {name}" for count, name in parts) + "."]
+        new = [(self.sessions, "session"), (self.turns, "turn"), (self.ratings, "rating")]
+        new += [(self.scores, "judge's score")] if self.scores else []
+        told = "New: " + ", ".join(_many(count, name) for count, name in new) + "."
         if self.known:
-            lines[0] += f" {self.known} turns were here already."
+            told += f" Here already: {_many(self.known, 'turn')}."
         if self.left_out:
-            lines[0] += f" {self.left_out} lines were left out."
+            told += f" Left out: {_many(self.left_out, 'line')}."
         more = self.left_out - len(self.reasons)
-        return "\n".join([*lines, *self.reasons, *([f"… and {more} more"] if more else [])])
+        return "\n".join([told, *self.reasons, *([f"… and {more} more"] if more else [])])
+
+
+def _many(count: int, name: str) -> str:
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def lines_in(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
@@ -88,6 +94,12 @@ def lines_in(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
             pass
         if raw.strip():
             yield number, raw
+
+
+def batches(lines: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    """The lines, as many at a time as `take_all` should be given."""
+    while some := list(islice(lines, AT_ONCE)):
+        yield some
 
 
 class Import:
@@ -107,6 +119,12 @@ class Import:
             "openclaw": self._openclaw_turn,
             "openclaw_score": self._openclaw_score,
         }
+
+    @transaction.atomic
+    def take_all(self, lines: Iterable[tuple[int, bytes]]) -> None:
+        """Some lines in one transaction, for speed: as many as others' writes can wait for."""
+        for number, raw in lines:
+            self.take(number, raw)
 
     def take(self, number: int, raw: bytes) -> None:
         """One line: into rows as a whole, or into the report with the reason."""

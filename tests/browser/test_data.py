@@ -15,7 +15,7 @@ from tests.realstack import Stack
 
 pytestmark = [pytest.mark.stack, pytest.mark.browser, pytest.mark.timeout(900)]
 
-MANY = 1500  # turns: enough for a worker to be at it for a while
+MANY = 800  # turns of one conversation: each one's prompt holds all before it, which takes a while
 XSS = '<img src=x onerror="window.hacked=1">'
 
 
@@ -31,6 +31,7 @@ def conversations(path: Path, count: int) -> Path:
                 "version": 1,
                 "id": f"t{number}",
                 "session": "far-away",
+                "parent": f"t{number - 1}" if number else None,
                 "input": [{"role": "user", "content": f"Question {number} {XSS}"}],
                 "reply": f"Answer {number}",
                 "feedback": [{"value": 1 if number % 2 else -1}],
@@ -47,18 +48,18 @@ def test_data_is_taken_out_and_brought_in(visit: Visit, stack: Stack, tmp_path: 
     page = visit("ann", "/sessions/")
     page.get_by_role("link", name="Export or import").click()
     page.evaluate("window.sameDocument = true")
-    export(page, "Everything")
+    export(page, "Rated replies")
     seen = watch(page)
     assert seen, "no progress was shown"
     row = page.locator("[data-transfer]").first
-    expect(row).to_contain_text(f"{MANY + 1} lines")
+    expect(row).to_contain_text(f"{MANY} lines")
     assert page.evaluate("window.sameDocument")
     with page.expect_download() as download:
         row.get_by_role("link", name="Download").click()
     path = tmp_path / "out.jsonl"
     download.value.save_as(path)
-    assert download.value.suggested_filename.startswith("clawweb-conversations-")
-    assert len(path.read_text(encoding="utf-8").splitlines()) == MANY + 1
+    assert download.value.suggested_filename.startswith("clawweb-kto-")
+    assert len(path.read_text(encoding="utf-8").splitlines()) == MANY
 
     other = visit("bert", "/data/")
     address = row.get_by_role("link", name="Download").get_attribute("href") or ""
@@ -80,7 +81,7 @@ def watch(page: Page) -> set[str]:
     seen = set()
     for _ in range(600):
         text = row.inner_text()
-        seen |= set(re.findall(rf"\d+ of {MANY + 1}", text))
+        seen |= set(re.findall(rf"\d+ of {MANY}", text))
         if "done" in text:
             return seen
         page.wait_for_timeout(100)
@@ -93,7 +94,7 @@ def bring_in(page: Page, path: Path) -> None:
     page.get_by_label("File").set_input_files(path)
     page.get_by_role("button", name="Bring in").click()
     row = page.locator("[data-transfer]").first
-    expect(row).to_contain_text("New: 1 sessions, 3 turns, 3 ratings. 1 lines were left out.")
+    expect(row).to_contain_text("New: 1 session, 3 turns, 3 ratings. Left out: 1 line.")
     row.get_by_text("What was left out").click()
     expect(row).to_contain_text("line 5: it is not JSON")
     page.get_by_role("link", name="Sessions").click()

@@ -17,7 +17,7 @@ from django.utils import timezone
 from clawweb import transfer_run
 from clawweb.config import config
 from clawweb.models import Consent, Transfer, TransferState, Turn, User
-from clawweb.services import accounts, transfers
+from clawweb.services import accounts, imports, transfers
 from clawweb.services.errors import AlreadyRunning, LeaseLost, NotRecorded, TooLarge
 from clawweb.worker import STOP
 from tests.factories import down, make_turn, up
@@ -175,7 +175,7 @@ def test_what_was_exported_comes_in_again(alice: User, bob: User) -> None:
     down(make_turn(alice, "Why?"))
     row = brought_in_by_worker(bob, conversation_of(alice))
     assert row.state == TransferState.DONE
-    assert row.note == "New: 1 sessions, 1 turns, 1 ratings."
+    assert row.note == "New: 1 session, 1 turn, 1 rating."
     assert (row.shape, row.done, row.total) == ("conversations", 2, 2)
     assert Turn.objects.filter(session__user=bob).count() == 1
 
@@ -192,7 +192,7 @@ def test_an_import_that_died_in_the_middle_is_done_over(
     for _ in range(4):
         make_turn(alice)
     raw = conversation_of(alice)
-    monkeypatch.setattr(transfer_run, "LINES_AT_ONCE", 2)
+    monkeypatch.setattr(imports, "AT_ONCE", 2)
     row = transfers.queue_import(user=bob, chunks=[raw])
     advance = transfers.advance
 
@@ -210,7 +210,7 @@ def test_an_import_that_died_in_the_middle_is_done_over(
     assert transfer_run.run(row.public_id)
     assert Turn.objects.filter(session__user=bob).count() == 4
     row.refresh_from_db()
-    assert "2 turns were here already" in row.note
+    assert "Here already: 2 turns." in row.note
 
 
 def test_a_file_that_is_too_large_is_refused_at_once(
@@ -257,7 +257,7 @@ def test_the_commands_take_out_and_bring_in(
     call_command("exportdata", "alice", "--output", str(path))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_text() == said_by(capsys, "exportdata", "alice")
-    assert said_by(capsys, "importdata", "bob", str(path)).startswith("New: 1 sessions, 1 turns")
+    assert said_by(capsys, "importdata", "bob", str(path)).startswith("New: 1 session, 1 turn")
     assert json.loads(said_by(capsys, "exportdata", "bob", "--shape", "kto"))["label"] is False
     for wrong in (["exportdata", "nobody"], ["importdata", "alice", "gone.jsonl"]):
         with pytest.raises(CommandError):

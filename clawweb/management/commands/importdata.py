@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from clawweb.models import User
 from clawweb.services.errors import ServiceError
-from clawweb.services.imports import Import, lines_in
+from clawweb.services.imports import Import, batches, lines_in
 
 
 class Command(BaseCommand):
@@ -25,8 +25,8 @@ class Command(BaseCommand):
         try:
             taken = Import(user)
             with open(options["file"], "rb") as file:
-                for number, raw in lines_in(file):
-                    taken.take(number, raw)
+                for lines in batches(lines_in(file)):
+                    taken.take_all(lines)
         except (ServiceError, OSError) as exc:
             raise CommandError(str(exc)) from exc
         self.stdout.write(str(taken.report))
