@@ -29,6 +29,8 @@ from tests.judge_server import JudgeServer, judge_server, saying
 
 START_SECONDS = 660
 STOP_SECONDS = 20
+# The model's own template knows no tools; this one renders all else as that one does.
+TEMPLATE = ROOT / "tests" / "tools.jinja"
 # A lost worker is noticed sooner, and a job makes fewer steps, than users would want.
 QUICK = {
     "lease_seconds": "12",
@@ -191,7 +193,9 @@ def new_stack(**settings: str) -> Stack:
 def stack() -> Iterator[Stack]:
     """The real system, started once for the session; its judge has nothing to say unless told."""
     with judge_server(saying("HINT: none\nVERDICT: 0")) as judge:
-        running = new_stack(**QUICK, judge_url=judge.url, judge_model="test")
+        running = new_stack(
+            **QUICK, chat_template=str(TEMPLATE), judge_url=judge.url, judge_model="test"
+        )
         running.judge = judge
         try:
             running.start()
