@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -41,12 +42,19 @@ def run(public_id: str) -> bool:
         return False
     except (ServiceError, OSError) as exc:
         log.warning("%s failed: %s", row.public_id, exc)
-        words = str(exc) if isinstance(exc, ServiceError) else "Its file cannot be written or read."
-        transfers.end(row, note=words)
+        _fail(row, str(exc) if isinstance(exc, ServiceError) else _NO_FILE)
     except Exception as exc:
         log.exception("%s failed", row.public_id)
-        transfers.end(row, note=f"It broke: {type(exc).__name__}. The log says more.")
+        _fail(row, f"It broke: {type(exc).__name__}. The log says more.")
     return True
+
+
+_NO_FILE = "Its file cannot be written or read."
+
+
+def _fail(row: Transfer, words: str) -> None:
+    with contextlib.suppress(LeaseLost):  # then it is another's to end
+        transfers.end(row, note=words)
 
 
 def _export(row: Transfer) -> None:

@@ -154,6 +154,31 @@ def test_a_disk_that_is_full_is_told(alice: User, monkeypatch: pytest.MonkeyPatc
     assert files() == []
 
 
+def test_a_worker_that_fails_after_it_was_replaced_writes_nothing(
+    alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = transfers.queue_export(user=alice)
+
+    def replaced(_: Any) -> None:
+        lapse(row)
+        assert transfers.claim(row.public_id)
+        raise OSError("the file is gone")
+
+    monkeypatch.setattr(transfer_run, "_export", replaced)
+    assert transfer_run.run(row.public_id)
+    row.refresh_from_db()
+    assert (row.state, row.note) == (TransferState.RUNNING, "")
+
+
+def test_what_breaks_is_told(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer_run, "lines_of", lambda *_: 1 / 0)
+    row = exported_by_worker(alice)
+    assert (row.state, row.note) == (
+        TransferState.FAILED,
+        "It broke: ZeroDivisionError. The log says more.",
+    )
+
+
 def test_files_are_erased_after_seven_days(alice: User, bob: User) -> None:
     old, new = exported_by_worker(alice), exported_by_worker(bob)
     stray = transfers.folder() / "file-x.1-y.part"
