@@ -172,7 +172,7 @@ def claim_turn() -> Turn | None:
             started_at=timezone.now(),
         )
         if claimed:
-            return Turn.objects.select_related("session__user", "parent").get(pk=pk[0])
+            return Turn.objects.select_related("session__user").get(pk=pk[0])
     return None
 
 

@@ -317,3 +317,16 @@ async def test_one_model_can_be_asked_for(alice, engine, valkey_server):
     missing = await AsyncClient().get("/v1/models/gpt-9", headers=headers)
     assert missing.status_code == 404
     assert missing.json()["error"]["code"] == "model_not_found"
+
+
+@rows
+async def test_programs_take_the_short_way(alice, engine):
+    headers = await key_of(alice)
+    answer = await AsyncClient().get("/v1/models", headers=headers)
+    assert (answer["X-Content-Type-Options"], "Set-Cookie" in answer) == ("nosniff", False)
+    assert answer["X-Request-Id"]
+    assert "Content-Security-Policy" not in answer  # there is no page
+    foreign = await AsyncClient().get("/v1/models", headers={**headers, "Host": "evil.example"})
+    assert foreign.status_code == 400
+    page = await AsyncClient().get("/signin/")
+    assert "Content-Security-Policy" in page
