@@ -15,7 +15,7 @@ from tests.realstack import Stack
 
 pytestmark = [pytest.mark.stack, pytest.mark.browser, pytest.mark.timeout(900)]
 
-MANY = 800  # turns of one conversation: each one's prompt holds all before it, which takes a while
+MANY = 600  # turns of one conversation: each one's prompt holds all before it, which takes a while
 XSS = '<img src=x onerror="window.hacked=1">'
 
 
