@@ -176,6 +176,21 @@ def test_one_worker_at_a_time_asks_and_another_takes_over_when_it_is_gone(alice,
     assert TrainingSample.objects.count() == 1
 
 
+def test_who_comes_back_while_its_successor_asks_writes_nothing(alice, judge):
+    turn = make_turn(alice)
+    follow(turn)
+    pk = Judgement.objects.get().pk
+    lost = judgements.claim(pk)
+    now_due()
+    successor = judgements.claim(pk)
+    judgements.record(lost, Verdict(score=1), [])
+    judgements.record(lost, Verdict(again=True, error="late"), [])
+    assert not TrainingSample.objects.exists()
+    row = Judgement.objects.get()
+    assert (row.state, row.error, row.lease_token) == ("waiting", "", successor.lease_token)
+    assert judgements.record(successor, Verdict(score=-1), []) == alice
+
+
 def test_a_turn_that_was_erased_meanwhile_is_gone(alice, judge):
     turn = make_turn(alice)
     follow(turn)
