@@ -1,4 +1,5 @@
-"""What the tests need besides .venv: a Chromium and the base model. `make test` runs it first."""
+"""What the tests need besides .venv: a Chromium, the npm package `openai` on Node, the base model.
+`make test` runs it first."""
 
 from __future__ import annotations
 
@@ -6,7 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
+CLIENTS = Path(__file__).resolve().parent / "clients"
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 
 
@@ -19,33 +23,57 @@ def in_ci() -> bool:
     return os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
-def install_chromium() -> None:
+def install(*packages: str) -> None:
     """From the system's packages, where that is ours to do."""
     if not shutil.which("apt-get") or os.geteuid() != 0:
         return
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    packages = ["chromium", "fonts-liberation"]
     for command in (
         ["apt-get", "update", "--quiet"],
         ["apt-get", "install", "--quiet", "--yes", "--no-install-recommends", *packages],
     ):
-        print(f"prepare: {' '.join(command)}", flush=True)
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(f"{done.stdout[-1000:]}{done.stderr[-2000:]}", flush=True)
+        run(command, env=environment)
+
+
+def run(command: list[str], **options: Any) -> bool:
+    """Whether it went well; what it said is shown where it did not."""
+    print(f"prepare: {' '.join(command)}", flush=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    if done.returncode:
+        print(f"{done.stdout[-1000:]}{done.stderr[-2000:]}", flush=True)
+    return done.returncode == 0
+
+
+def npm_package() -> bool:
+    """Whether the package of the lock file lies beside it; installed when it does not."""
+    there = CLIENTS / "node_modules" / ".package-lock.json"
+    lock = CLIENTS / "package-lock.json"
+    if there.exists() and there.stat().st_mtime >= lock.stat().st_mtime:
+        return shutil.which("node") is not None
+    if not (shutil.which("node") and shutil.which("npm")):
+        install("nodejs", "npm")
+    if not (shutil.which("node") and shutil.which("npm")):
+        return False
+    return run(["npm", "ci", "--no-audit", "--no-fund"], cwd=CLIENTS)
+
+
+def missing(what: str, tests: str) -> bool:
+    """Says so loudly; whether that is a failure."""
+    print(f"prepare: NO {what} was found and none could be installed.", flush=True)
+    if in_ci():
+        print("prepare: in CI that is a failure.", flush=True)
+        return True
+    print(f"prepare: {tests} WILL BE SKIPPED. Install it to run them.", flush=True)
+    return False
 
 
 def main() -> int:
     if not chromium():
-        install_chromium()
-    if not chromium():
-        print("prepare: NO CHROMIUM was found and none could be installed.", flush=True)
-        if in_ci():
-            print("prepare: in CI that is a failure.", flush=True)
-            return 1
-        print(
-            "prepare: THE BROWSER TESTS WILL BE SKIPPED. Install Chromium to run them.", flush=True
-        )
+        install("chromium", "fonts-liberation")
+    if not chromium() and missing("CHROMIUM", "THE BROWSER TESTS"):
+        return 1
+    if not npm_package() and missing("NPM PACKAGE openai", "THE TESTS OF IT"):
+        return 1
     # The tests' own model, whatever this shell's settings name.
     plain = {name: value for name, value in os.environ.items() if not name.startswith("CLAWWEB_")}
     command = [sys.executable, "manage.py", "prepare"]
