@@ -68,6 +68,13 @@ def base_hash() -> str:
     return weights_hash(config().model_folder)
 
 
+def get_ready() -> None:
+    """Work out now what the first reply would wait two seconds for."""
+    base_hash()
+    tokenizer_controls()
+    current_template_hash()
+
+
 @lru_cache(maxsize=1)
 def install_id() -> str:
     """Eight hex digits that tell this installation's adapters from another's on a shared server."""

@@ -21,7 +21,7 @@ from django.utils import timezone
 
 from clawweb import valkey
 from clawweb.config import config
-from clawweb.engine import base_hash, get_engine, tokenizer_controls
+from clawweb.engine import base_hash, get_engine, get_ready, tokenizer_controls
 from clawweb.models import Turn, TurnState
 from clawweb.orm import in_db
 from clawweb.selectors.chat import messages_for, shape_of
@@ -64,6 +64,7 @@ class Generator:
         helpers = [
             asyncio.create_task(self._listen_for_stops()),
             asyncio.create_task(self._heartbeat()),
+            asyncio.create_task(in_db(get_ready)),
         ]
         try:
             while not self.stopping.is_set():

@@ -142,7 +142,9 @@ async def measure(running: Stack, ways: Sequence[Way], streams: int, pairs: int)
     clock = Clock(running)
     bursts: dict[str, list[Facts]] = {way.name: [] for way in ways}
     cpu = {way.name: dict.fromkeys((*PARTS, "vllm"), 0.0) for way in ways}
-    async with httpx.AsyncClient(timeout=120, trust_env=False) as client:
+    # A burst may take longer than a server keeps an idle connection: those are not used again.
+    kept = httpx.Limits(keepalive_expiry=1)
+    async with httpx.AsyncClient(timeout=120, trust_env=False, limits=kept) as client:
         for number in range(pairs + 1):
             for way in ways if number % 2 else reversed(ways):
                 before = clock.read()
