@@ -141,7 +141,7 @@ def _open_once(request: Request, digest: str) -> list[Turn]:
         return [there[client_id] for client_id in ids]
     first = next(iter(there.values()), None)
     place = _beside(first) if first and first.recorded else _place(request)
-    turns = []
+    opened, turns = place.session, []
     for client_id, params in zip(ids, request.params, strict=True):
         turn = there.get(client_id)
         if turn is None:
@@ -150,8 +150,10 @@ def _open_once(request: Request, digest: str) -> list[Turn]:
             except IntegrityError:  # the same request came by another process in the meantime
                 turn = _under(ids)[client_id]
                 join(turn)
+                # What the other has not opened yet goes beside it, and not into a session of ours.
+                place = _beside(turn) if turn.recorded else place
         turns.append(turn)
-    _forget_empty(place.session, turns)
+    _forget_empty(opened, turns)
     return turns
 
 
