@@ -33,7 +33,12 @@ const weather = {
   type: "function",
   function: {
     name: "weather",
-    parameters: { type: "object", properties: { city: { type: "string", maxLength: 12 } }, required: ["city"] },
+    parameters: {
+      type: "object",
+      properties: { city: { enum: ["Oslo", "Rome"] } },
+      required: ["city"],
+      additionalProperties: false,
+    },
   },
 };
 const called = await create(
