@@ -180,13 +180,18 @@ def main() -> None:
             pairs = args.pairs or PAIRS.get(streams, 10)
             cases.append(asyncio.run(measure(running, ways, streams, pairs)))
             print(table(cases), flush=True)
+            keep(args.out, args.workers, cases)
     finally:
         running.stop()
         shutil.rmtree(running.var, ignore_errors=True)
+
+
+def keep(path: Path, workers: int, cases: Sequence[Facts]) -> None:
+    """Write down what there is so far."""
     machine = f"{platform.machine()}, {os.cpu_count()} cores"
-    facts = {"date": str(date.today()), "machine": machine, "workers": args.workers}
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps({**facts, "cases": cases}, indent=1) + "\n")
+    facts = {"date": str(date.today()), "machine": machine, "workers": workers}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**facts, "cases": cases}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
