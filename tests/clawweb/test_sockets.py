@@ -165,3 +165,4 @@ async def test_strangers_and_other_sites_are_closed_out(alice, valkey_server):
         await communicator.connect()
         closed = await communicator.receive_output()
         assert (closed["type"], closed["code"]) == ("websocket.close", code)
+        await communicator.disconnect()  # as a server says, too: else the consumer waits on
