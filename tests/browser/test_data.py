@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import Visit
+from tests.browser.conftest import LONG, Visit
 from tests.realstack import Stack
 
 pytestmark = [pytest.mark.stack, pytest.mark.browser, pytest.mark.timeout(900)]
@@ -94,7 +94,8 @@ def bring_in(page: Page, path: Path) -> None:
     page.get_by_label("File").set_input_files(path)
     page.get_by_role("button", name="Bring in").click()
     row = page.locator("[data-transfer]").first
-    expect(row).to_contain_text("New: 1 session, 3 turns, 3 ratings. Left out: 1 line.")
+    ended = "New: 1 session, 3 turns, 3 ratings. Left out: 1 line."
+    expect(row).to_contain_text(ended, timeout=LONG)
     row.get_by_text("What was left out").click()
     expect(row).to_contain_text("line 5: it is not JSON")
     page.get_by_role("link", name="Sessions").click()

@@ -287,6 +287,7 @@ async def test_an_answered_request_gives_its_place_back(alice, engine, stream):
             await eventually(lambda: places() == 0)
 
 
+@wire
 async def test_a_stream_that_nobody_is_there_to_read_gives_its_place_back():
     async def stream() -> Any:
         return StreamingHttpResponse(iter(()))
