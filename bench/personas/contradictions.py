@@ -13,13 +13,11 @@ import json
 import statistics
 from pathlib import Path
 
+from bench.personas.effects import replies_of
 from rollouts.hints import hinted_messages
 from rollouts.types import Message
-from training.adapters import attach, detach
 from training.base import Base, load_base
-from training.config import TrainConfig
 from training.forward import response_logprobs
-from training.sampling import sample_replies
 
 TOKENS = 32
 WISHES = {
@@ -39,19 +37,6 @@ UNRELATED = {
 def prompts(base: Base, questions: list[str], hint: str | None) -> list[tuple[int, ...]]:
     asked = [[Message(role="user", content=question)] for question in questions]
     return [base.render(hinted_messages(m, hint=hint, correction=None)) for m in asked]
-
-
-def liked(base: Base, questions: list[str], wish: str) -> list[tuple[int, ...]]:
-    """Replies of the base under the wish."""
-    model = attach(base, TrainConfig(), None)
-    try:
-        sampled = sample_replies(
-            base, model, prompts(base, questions, wish), temperature=0.7,
-            max_new_tokens=TOKENS, seed=1, check=lambda: None,
-        )  # fmt: skip
-    finally:
-        detach(base, model)
-    return [reply.ids for reply in sampled]
 
 
 def change(base: Base, questions: list[str], ids: list[tuple[int, ...]], hint: str) -> list[float]:
@@ -75,7 +60,7 @@ def main() -> None:
     path = Path(__file__).with_name("questions.json")
     questions = json.loads(path.read_text(encoding="utf-8"))["train"][: args.questions]
     for name, wish in WISHES.items():
-        ids = liked(base, questions, wish)
+        ids = replies_of(base, prompts(base, questions, wish), tokens=TOKENS)
         others = {
             "itself": wish,
             f"its opposite ({OPPOSITES[name]})": WISHES[OPPOSITES[name]],

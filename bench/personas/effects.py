@@ -27,11 +27,14 @@ from training.sampling import sample_replies
 SMALL_TALK = ("My cat is called Tom.", "Today is Tuesday.", "Thank you.", "ok", "asdf qwer zxcv")
 
 
-def replies_of(base: Base, prompts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+def replies_of(
+    base: Base, prompts: list[tuple[int, ...]], *, tokens: int = 48
+) -> list[tuple[int, ...]]:
+    """One sampled reply of the base to each prompt."""
     model = attach(base, TrainConfig(), None)
     try:
         sampled = sample_replies(
-            base, model, prompts, temperature=0.7, max_new_tokens=48, seed=1, check=lambda: None
+            base, model, prompts, temperature=0.7, max_new_tokens=tokens, seed=1, check=lambda: None
         )
     finally:
         detach(base, model)

@@ -11,6 +11,7 @@ from clawweb.models.chat import (
 )
 from clawweb.models.learning import (
     ACTIVE_JOB,
+    GONE_SAMPLE,
     OPEN_SAMPLE,
     AdapterState,
     AdapterVersion,
@@ -32,6 +33,7 @@ from clawweb.models.transfers import SHAPES, Transfer, TransferState
 __all__ = [
     "ACTIVE_JOB",
     "FINISHED",
+    "GONE_SAMPLE",
     "OPEN_SAMPLE",
     "SCOPES",
     "SHAPES",

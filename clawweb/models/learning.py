@@ -26,6 +26,7 @@ class SampleState(models.TextChoices):
 
 
 OPEN_SAMPLE = (SampleState.WAITING, SampleState.READY, SampleState.CLAIMED)
+GONE_SAMPLE = (SampleState.SUPERSEDED, SampleState.WITHDRAWN, SampleState.ERASED)
 
 
 class DropReason(models.TextChoices):

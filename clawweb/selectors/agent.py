@@ -12,6 +12,8 @@ from django.db.models import Exists, Max, OuterRef, QuerySet, Subquery
 from django.utils.translation import gettext as _
 
 from clawweb.models import (
+    GONE_SAMPLE,
+    OPEN_SAMPLE,
     AdapterVersion,
     Event,
     SampleState,
@@ -19,11 +21,10 @@ from clawweb.models import (
     Turn,
     User,
 )
-from clawweb.selectors.learning import NEWEST_VOTE
+from clawweb.selectors.learning import BULKY, BULKY_OF_TURN, NEWEST_VOTE
 
 Z = 1.96  # of a 95 % interval
 FEW = 10  # votes below which a share says nothing
-_GONE = (SampleState.WITHDRAWN, SampleState.SUPERSEDED, SampleState.ERASED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,17 +106,10 @@ def version_name(version: int) -> str:
 
 def notes_of(user: User) -> list[Note]:
     """What the user asked for, each text once, newest first; what was taken back is left out."""
-    said = (
-        TrainingSample.objects.filter(user=user, replaced_by=None, turn__session__deleted_at=None)
-        .exclude(hint="", correction="")
-        .exclude(state__in=_GONE)
-        .select_related("turn__session", "adapter")
-        .defer("turn__prompt_ids", "turn__response_ids", "turn__logprobs")
-        .order_by("-id")
-    )
+    shown = _noted(user).filter(turn__session__deleted_at=None)
     texts: dict[str, list[TrainingSample]] = {}
-    for sample in said:
-        texts.setdefault(sample.hint or sample.correction, []).append(sample)
+    for sample in shown.select_related("turn__session", "adapter").order_by("-id"):
+        texts.setdefault(_words(sample), []).append(sample)
     return [_note(text, samples) for text, samples in texts.items()]
 
 
@@ -127,13 +121,12 @@ def _note(text: str, samples: Sequence[TrainingSample]) -> Note:
         and sample.adapter is not None
         and sample.adapter.rolled_back_at is None
     ]
-    waiting = (SampleState.WAITING, SampleState.READY, SampleState.CLAIMED)
     return Note(
         text=text,
         times=len(samples),
         newest=samples[0].created_at,
         version=max(learned, default=None),
-        waits=any(sample.state in waiting for sample in samples),
+        waits=any(sample.state in OPEN_SAMPLE for sample in samples),
         is_read=all(sample.feedback_id is None for sample in samples),
         session=samples[0].turn.session.public_id,
         turn=samples[0].turn.public_id,
@@ -142,9 +135,18 @@ def _note(text: str, samples: Sequence[TrainingSample]) -> Note:
 
 def samples_saying(user: User, text: str) -> list[TrainingSample]:
     """The samples behind a note."""
-    said = TrainingSample.objects.filter(user=user, replaced_by=None).exclude(state__in=_GONE)
-    rows = said.select_related("turn").order_by("id")
-    return [sample for sample in rows if (sample.hint or sample.correction) == text]
+    rows = _noted(user).select_related("turn").order_by("id")
+    return [sample for sample in rows if _words(sample) == text]
+
+
+def _noted(user: User) -> QuerySet[TrainingSample]:
+    """The samples that ask for something and that nothing has replaced."""
+    said = TrainingSample.objects.filter(user=user, replaced_by=None).exclude(state__in=GONE_SAMPLE)
+    return said.exclude(hint="", correction="").defer(*BULKY_OF_TURN)
+
+
+def _words(sample: TrainingSample) -> str:
+    return sample.hint or sample.correction
 
 
 def rated_turns(user: User, *, unused: bool = False) -> QuerySet[Turn]:
@@ -155,7 +157,7 @@ def rated_turns(user: User, *, unused: bool = False) -> QuerySet[Turn]:
         .exclude(said_last=None)
         .select_related("session", "session__user", "adapter")
         .prefetch_related("feedback", "samples", "samples__job", "samples__adapter")
-        .defer("prompt_ids", "response_ids", "logprobs")
+        .defer(*BULKY)
         .order_by("-said_last")
     )
     if unused:
@@ -169,7 +171,7 @@ def funnel(user: User) -> list[tuple[str, int]]:
     samples = TrainingSample.objects.filter(user=user, replaced_by=None, judgement=None)
     standing = AdapterVersion.objects.filter(pk=OuterRef("adapter_id"), rolled_back_at=None)
     given = Turn.objects.filter(session__user=user, feedback__isnull=False).distinct().count()
-    usable = samples.exclude(state__in=[SampleState.DROPPED, *_GONE])
+    usable = samples.exclude(state__in=[SampleState.DROPPED, *GONE_SAMPLE])
     learned = samples.filter(state=SampleState.TRAINED)
     return [
         (_("given"), given),

@@ -12,11 +12,8 @@ from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 from clawweb import valkey
 from clawweb.markdown import render
 from clawweb.models import FINISHED, ChatSession, Feedback, FeedbackReason, Turn, User
-from clawweb.selectors.learning import receipt
+from clawweb.selectors.learning import BULKY, receipt
 from rollouts.types import Message, ReplyShape
-
-# Long lists of numbers, of no use to who reads what was said
-BULKY = ("prompt_ids", "response_ids", "logprobs")
 
 
 def sessions_of(user: User) -> QuerySet[ChatSession]:

@@ -19,7 +19,7 @@ from clawweb.models import (
     TrainingSample,
     User,
 )
-from clawweb.selectors.learning import live_adapter
+from clawweb.selectors.learning import BULKY_OF_TURN, live_adapter
 
 MOST_PROMPTED = 4  # as many as the gate lets a perfect student follow at once
 MOST_CHARACTERS = 1000  # of all together: the conversation needs its room
@@ -46,7 +46,7 @@ def unlearned_hints(user: User) -> list[str]:
             turn__session__deleted_at=None,
         )
         .select_related("feedback", "turn")
-        .defer("turn__prompt_ids", "turn__response_ids", "turn__logprobs")
+        .defer(*BULKY_OF_TURN)
     )
     # A judge's hints are its own words, not the user's: they teach, but never stand in a prompt.
     own = said.filter(state__in=OPEN_SAMPLE, judgement=None)

@@ -40,6 +40,9 @@ _PUBLIC_STATE = {
     SampleState.ERASED: "erased",
 }
 GONE_AFTER = timedelta(seconds=60)
+# A turn's long lists of numbers, of no use to who reads what was said; and as a sample's join
+BULKY = ("prompt_ids", "response_ids", "logprobs")
+BULKY_OF_TURN = tuple(f"turn__{name}" for name in BULKY)
 # Of a turn, the vote that counts
 NEWEST_VOTE = Feedback.objects.filter(turn=OuterRef("pk")).order_by("-id").values("value")[:1]
 
@@ -61,9 +64,15 @@ def policy_of(adapter: AdapterVersion | None) -> Policy:
 
 def ready_samples(user: User) -> QuerySet[TrainingSample]:
     """Settled, eligible, unclaimed and not held back: what the next job may claim, oldest first."""
+    return settled_samples(held_back=False).filter(user=user).order_by("id")
+
+
+def settled_samples(*, held_back: bool) -> QuerySet[TrainingSample]:
+    """Everybody's settled, eligible and unclaimed ones, for training or for the gate; of chats that
+    are not deleted."""
     return TrainingSample.objects.filter(
-        user=user, state=SampleState.READY, held_back=False, turn__session__deleted_at=None
-    ).order_by("id")
+        state=SampleState.READY, held_back=held_back, turn__session__deleted_at=None
+    )
 
 
 def versions_behind(live: AdapterVersion | None, turn: Turn) -> int:
@@ -137,7 +146,7 @@ def agent_status(user: User) -> dict[str, Any]:
         "adapter": live.name if live else None,
         "have": ready_samples(user).count(),
         "need": config().batch,
-        "paused": User.objects.filter(pk=user.pk, learning_paused=True).exists(),
+        "paused": user.learning_paused,
         "struggles": struggles(user, live),
         "job": job_json(job) if job else None,
     }

@@ -16,7 +16,8 @@ from typing import Any
 from django.db.models import QuerySet
 
 from clawweb.models import ChatSession, Turn, TurnState, User
-from clawweb.selectors.chat import BULKY, messages_for, reply_message
+from clawweb.selectors.chat import messages_for, reply_message
+from clawweb.selectors.learning import BULKY
 from rollouts.types import Message
 
 LOOKED_AT = 400  # newest turns of a session whose replies are compared one by one

@@ -15,29 +15,20 @@ from django.db.models import F, Model, Q, QuerySet
 
 from clawweb.models import (
     FINISHED,
+    GONE_SAMPLE,
     ChatSession,
     Feedback,
-    SampleState,
     TrainingSample,
     Turn,
     User,
 )
 from clawweb.records import VERSION, Line, dpo_line, kto_line, sft_line
 from clawweb.selectors.chat import latest_feedback, messages_along, reply_message, said
+from clawweb.selectors.learning import BULKY
 from rollouts.types import Message
 
 Row = TypeVar("Row", bound=Model)
 PAGE = 100
-# Numbers of one model and one installation: no file takes them elsewhere.
-UNTOLD = ("prompt_ids", "response_ids", "logprobs")
-# A judge's sample that stands: no newer word has replaced it.
-STANDING = (
-    SampleState.WAITING,
-    SampleState.READY,
-    SampleState.CLAIMED,
-    SampleState.TRAINED,
-    SampleState.DROPPED,
-)
 
 
 def lines_of(user: User, shape: str) -> tuple[int, Iterator[list[Line]]]:
@@ -54,8 +45,9 @@ def sessions_of(user: User) -> QuerySet[ChatSession]:
 
 
 def finished_turns(user: User) -> QuerySet[Turn]:
-    """Replies that are over; what is being written now is in the next export."""
-    return Turn.objects.filter(session__user=user, state__in=FINISHED).defer(*UNTOLD)
+    """Replies that are over; what is being written now is in the next export. Without the numbers
+    of one model and one installation: no file takes them elsewhere."""
+    return Turn.objects.filter(session__user=user, state__in=FINISHED).defer(*BULKY)
 
 
 def pages(rows: QuerySet[Row]) -> Iterator[Row]:
@@ -154,7 +146,8 @@ def feedback_line(row: Feedback) -> Line:
 
 def said_about(turns: QuerySet[Turn], user: User) -> QuerySet[Turn]:
     """Those that somebody or a judge has said something about."""
-    judged = TrainingSample.objects.filter(user=user, judgement__isnull=False, state__in=STANDING)
+    judged = TrainingSample.objects.filter(user=user, judgement__isnull=False)
+    judged = judged.exclude(state__in=GONE_SAMPLE)  # a newer word has not replaced it
     rated = Feedback.objects.filter(turn__session__user=user)
     return turns.filter(Q(pk__in=rated.values("turn")) | Q(pk__in=judged.values("turn")))
 
@@ -184,7 +177,7 @@ def reward_of(turn: Turn) -> int | None:
     judged = [
         sample
         for sample in turn.samples.all()
-        if sample.judgement_id is not None and sample.state in STANDING
+        if sample.judgement_id is not None and sample.state not in GONE_SAMPLE
     ]
     return max(judged, key=lambda row: row.pk).reward if judged else None
 

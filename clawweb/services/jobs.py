@@ -32,7 +32,12 @@ from clawweb.models import (
     User,
 )
 from clawweb.selectors.hints import contradicted_by_newer
-from clawweb.selectors.learning import live_adapter, ready_samples, versions_behind
+from clawweb.selectors.learning import (
+    live_adapter,
+    ready_samples,
+    settled_samples,
+    versions_behind,
+)
 from clawweb.services.errors import AlreadyTraining, LeaseLost, NothingReady
 from training.config import TrainConfig
 
@@ -90,9 +95,7 @@ def _newest_before(job: TrainingJob) -> int:
 
 def users_with_batches() -> list[User]:
     """Users with ready samples and no active job; the sweep asks `queue_batch` about each."""
-    waiting = TrainingSample.objects.filter(
-        state=SampleState.READY, held_back=False, turn__session__deleted_at=None
-    )
+    waiting = settled_samples(held_back=False)
     busy = TrainingJob.objects.filter(state__in=ACTIVE_JOB).values("user_id")
     users = User.objects.filter(pk__in=waiting.values("user_id"), learning_paused=False)
     return list(users.exclude(pk__in=busy))
@@ -193,9 +196,7 @@ def samples_of(job: TrainingJob, role: str = "new") -> list[TrainingSample]:
 
 def held_back_samples(user: User) -> list[TrainingSample]:
     """What the gate compares versions on."""
-    rows = TrainingSample.objects.filter(
-        user=user, state=SampleState.READY, held_back=True, turn__session__deleted_at=None
-    )
+    rows = settled_samples(held_back=True).filter(user=user)
     return list(rows.select_related("turn__session").order_by("id"))
 
 
