@@ -1,11 +1,22 @@
 """The tables. Shapes and constraints only; reads are in selectors/, writes in services/."""
 
-from clawweb.models.accounts import SCOPES, ApiKey, Consent, SignInLink, User
+from clawweb.models.accounts import (
+    SCOPES,
+    ApiKey,
+    Consent,
+    ReplyLength,
+    Role,
+    SignInLink,
+    User,
+)
+from clawweb.models.audit import AuditEvent, Tombstone
 from clawweb.models.chat import (
     FINISHED,
     ChatSession,
+    Comparison,
     Feedback,
     FeedbackReason,
+    SavedView,
     Turn,
     TurnState,
 )
@@ -40,7 +51,9 @@ __all__ = [
     "AdapterState",
     "AdapterVersion",
     "ApiKey",
+    "AuditEvent",
     "ChatSession",
+    "Comparison",
     "Consent",
     "DropReason",
     "Event",
@@ -52,9 +65,13 @@ __all__ = [
     "JobState",
     "Judgement",
     "JudgementState",
+    "ReplyLength",
+    "Role",
     "SampleState",
+    "SavedView",
     "SignInLink",
     "StepMetric",
+    "Tombstone",
     "TrainingJob",
     "TrainingSample",
     "Transfer",

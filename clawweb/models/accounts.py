@@ -14,8 +14,27 @@ class Consent(models.TextChoices):
     NOTHING = "nothing", "Keep nothing"
 
 
+class Role(models.TextChoices):
+    """What a user may do beside chatting with their own agent. Admins are `is_superuser`."""
+
+    PENDING = "pending", "Waits for an admin"
+    USER = "user", "User"
+    REVIEWER = "reviewer", "Reviewer"
+    TRAINER = "trainer", "Trainer"
+
+
+class ReplyLength(models.TextChoices):
+    """How long a reply in the chat may get."""
+
+    SHORT = "short", "Short"
+    MEDIUM = "medium", "Medium"
+    LONG = "long", "Long"
+
+
 class User(AbstractUser):
     """A person. Admins are `is_superuser`."""
+
+    role = models.CharField(max_length=8, choices=Role, default=Role.USER)
 
     consent = models.CharField(max_length=8, choices=Consent, default=Consent.TRAIN)
     prompt_hints = models.BooleanField(
@@ -27,6 +46,22 @@ class User(AbstractUser):
     learning_paused = models.BooleanField(
         default=False, help_text="No job starts by itself; ratings are counted all the same."
     )
+    # How the chat asks; API clients say it themselves
+    instructions = models.TextField(
+        blank=True, max_length=2000, help_text="Stands above every new conversation of the chat."
+    )
+    reply_length = models.CharField(
+        max_length=6, choices=ReplyLength, blank=True, default=""
+    )  # "" = the installation's
+    temperature = models.FloatField(null=True, blank=True)  # NULL = the installation's
+    # A version that answers some of the chat's turns in place of the live one
+    trial = models.ForeignKey(
+        "AdapterVersion", models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+    trial_share = models.PositiveSmallIntegerField(default=0)  # percent of turns
+    # Quotas; NULL = the installation's
+    tokens_per_day = models.PositiveIntegerField(null=True, blank=True)
+    training_minutes_per_week = models.PositiveIntegerField(null=True, blank=True)
     # Running moments of this user's votes (training.advantages.Baseline)
     reward_mean = models.FloatField(default=0.0)
     reward_variance = models.FloatField(default=1.0)

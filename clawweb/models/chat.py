@@ -69,6 +69,8 @@ class Turn(models.Model):
     turn_type = models.CharField(max_length=4, default="main")  # main | side
     turn_type_from = models.CharField(max_length=40, blank=True)  # header, body, a rule, its user
     asked = models.CharField(max_length=64, default="agent")  # agent, base or agent@vN
+    trial = models.BooleanField(default=False)  # a trial's version answered: rated, not trained
+    instructions = models.TextField(blank=True)  # the user's standing ones, as they stood then
     client_id = models.CharField(max_length=64, null=True, blank=True)  # noqa: DJ001  # NULLs are distinct: a re-sent message makes no second turn
     state = models.CharField(max_length=12, choices=TurnState, default=TurnState.PENDING)
 
@@ -132,6 +134,49 @@ class Turn(models.Model):
     @property
     def is_finished(self) -> bool:
         return self.state in FINISHED
+
+
+class Comparison(models.Model):
+    """Two replies to the same words, and which one its user would rather have."""
+
+    BLIND, AGAIN, RECHECK = "blind", "again", "recheck"
+    VERDICTS = ("first", "second", "tie", "neither")
+
+    public_id = models.CharField(max_length=48, unique=True, default=ids.comparison_id)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="comparisons")
+    # blind: versions hidden until it is decided; again: an answer of a newer version, asked for
+    # in the chat; recheck: an old complaint asked anew
+    kind = models.CharField(max_length=8, choices=[(k, k) for k in (BLIND, AGAIN, RECHECK)])
+    first = models.ForeignKey(Turn, models.CASCADE, related_name="+")  # the older reply
+    second = models.ForeignKey(Turn, models.CASCADE, related_name="+")  # its sibling
+    swapped = models.BooleanField(default=False)  # the second one is shown first
+    verdict = models.CharField(max_length=8, blank=True, choices=[(v, v) for v in VERDICTS])
+    created_at = models.DateTimeField(auto_now_add=True)
+    decided_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.verdict or 'undecided'}"
+
+
+class SavedView(models.Model):
+    """Filters of a list under a name."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="saved_views")
+    page = models.CharField(max_length=24)  # the route's name
+    name = models.CharField(max_length=60)
+    query = models.CharField(max_length=2000, blank=True)  # as in the address
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["user", "page", "name"], name="view_name_unique")
+        ]
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class FeedbackReason(models.Model):

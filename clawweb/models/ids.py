@@ -30,3 +30,7 @@ def job_id() -> str:
 
 def transfer_id() -> str:
     return f"file-{uuid7()}"
+
+
+def comparison_id() -> str:
+    return f"pair-{uuid7()}"

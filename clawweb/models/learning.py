@@ -100,6 +100,8 @@ class AdapterVersion(models.Model):
     rank = models.PositiveIntegerField()
     base_hash = models.CharField(max_length=64)
     pinned = models.BooleanField(default=False)
+    # Since when one of the chats that it, or a parent, learned from is forgotten
+    forgot_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
     live_at = models.DateTimeField(null=True, blank=True)
     rolled_back_at = models.DateTimeField(null=True, blank=True)
@@ -221,6 +223,8 @@ class TrainingSample(models.Model):
     other_hints = models.JSONField(default=list)  # candidates beside it; the trainer chooses
     correction = models.TextField(blank=True)
     held_back = models.BooleanField(default=False)  # kept for the gate, not trained on
+    # Per response token: the teacher's log-prob less the student's before training; NULL = no hint
+    token_effects = models.JSONField(null=True, blank=True)
     refusals = models.PositiveSmallIntegerField(default=0)
     settles_at = models.DateTimeField(null=True)
     job = models.ForeignKey(
@@ -337,6 +341,7 @@ class Heartbeat(models.Model):
     name = models.CharField(max_length=120, unique=True)
     kind = models.CharField(max_length=24)  # generator, worker-light, worker-gpu, beat
     doing = models.CharField(max_length=200, blank=True)
+    load = models.JSONField(default=dict)  # cpu (share of a core), rss, gpu …; unmeasured: absent
     at = models.DateTimeField()
 
     def __str__(self) -> str:
