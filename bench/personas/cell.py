@@ -15,12 +15,14 @@ from typing import Any
 
 from bench.personas.people import Answer, Person
 from bench.personas.recipes import Recipe
+from bench.personas.rival import trl_update
 from rollouts.engines.base import Engine
 from rollouts.hints import hinted_messages
 from rollouts.types import BASE, Message, Policy, Rollout, Sample, SamplingParams
 from training.adapters import attach, detach, save_version
 from training.advantages import Baseline
 from training.base import Base
+from training.config import TrainConfig
 from training.drift import step_back
 from training.forward import response_logprobs
 from training.gate import decide, measure, neutral_prompts
@@ -190,9 +192,29 @@ class Cell:
             samples = self.corrected(samples)
         if not samples:  # nothing was to be corrected
             return
-        started = time.monotonic()
         config = replace(self.recipe.config, seed=self.seed * 1000 + len(self.updates))
-        model = attach(self.lab.base, config, self.folder_of(self.policy))
+        version = self.policy.version + 1
+        folder = self.lab.folder / f"{self.label}-v{version}"
+        started = time.monotonic()
+        if self.recipe.learns == "trl":
+            rate = self.recipe.rate
+            parent = self.folder_of(self.policy)
+            steps = trl_update(self.lab.base, samples, config, lr=rate, parent=parent, out=folder)
+            facts: dict[str, Any] = {"steps": steps, "stopped": "steps", "dropped": []}
+        else:
+            facts = self.train(samples, config, folder)
+        facts["seconds"] = round(time.monotonic() - started, 1)
+        facts["liked"] = sum(sample.reward == 1.0 for sample in samples)
+        self.learned += [sample for sample in samples if sample.is_hinted]
+        child = Policy(adapter=f"{self.label}-v{version}", version=version, path=str(folder))
+        self.lab.serve(child, instead_of=self.policy)
+        self.policy = child
+        self.updates.append(facts)
+
+    def train(self, samples: Sequence[Sample], config: TrainConfig, folder: Path) -> dict[str, Any]:
+        """Our trainer: the next version in `folder`, and what came of it."""
+        parent = self.folder_of(self.policy)
+        model = attach(self.lab.base, config, parent)
         try:
             result = train(
                 self.lab.base, model, samples, config,
@@ -200,32 +222,20 @@ class Cell:
                 baseline=self.baseline, on_step=lambda step: None, check=quiet,
             )  # fmt: skip
             if self.recipe.steps_back:
-                parent = self.folder_of(self.policy)
                 step_back(
                     self.lab.base, model, parent, neutral_prompts(), self.hints, config, quiet
                 )
-            seconds = time.monotonic() - started
-            version = self.policy.version + 1
-            folder = self.lab.folder / f"{self.label}-v{version}"
             save_version(model, folder)
         finally:
             detach(self.lab.base, model)
         self.optimizer = folder.with_suffix(".adam")
         save_optimizer(result.optimizer, self.optimizer)
         self.baseline = result.baseline
-        self.learned += [sample for sample in samples if sample.is_hinted]
-        child = Policy(adapter=f"{self.label}-v{version}", version=version, path=str(folder))
-        self.lab.serve(child, instead_of=self.policy)
-        self.policy = child
-        self.updates.append(
-            {
-                "seconds": round(seconds, 1),
-                "steps": result.steps,
-                "stopped": result.stopped,
-                "dropped": sorted(result.dropped.values()),
-                "liked": sum(sample.reward == 1.0 for sample in samples),
-            }
-        )
+        return {
+            "steps": result.steps,
+            "stopped": result.stopped,
+            "dropped": sorted(result.dropped.values()),
+        }
 
     def corrected(self, samples: Sequence[Sample]) -> list[Sample]:
         """For plain SFT: a corrected answer to each disliked reply, of the base under its hint."""

@@ -12,8 +12,9 @@ from training.config import TrainConfig
 class Recipe:
     """How ratings become better replies.
 
-    `learns`: "train" (an adapter, by `config`), "sft" (an adapter, on corrected answers), "memory"
-    (the hints so far go into the prompt), "hinted" (all wishes in the prompt from the start) or
+    `learns`: "train" (an adapter, by `config`), "sft" (an adapter, on corrected answers), "trl"
+    (an adapter, by TRL's KTOTrainer at learning rate `rate`, None being its own), "memory" (the
+    hints so far go into the prompt), "hinted" (all wishes in the prompt from the start) or
     "nothing". `batch`: ratings per update. `words`: whether the person says more than a thumb.
     """
 
@@ -22,6 +23,7 @@ class Recipe:
     config: TrainConfig
     batch: int
     words: bool
+    rate: float | None  # for "trl"
     steps_back: bool  # a version beyond the drift limit is moved back, as the product does
 
 
@@ -32,6 +34,7 @@ def recipe(
     words: bool = True,
     steps_back: bool = True,
     batch: int | None = None,
+    rate: float | None = None,
     **fields: Any,
 ) -> Recipe:
     config = TrainConfig(**{"train_seconds": 1e6, **fields})  # its time is measured, not limited
@@ -41,6 +44,7 @@ def recipe(
         config=config,
         batch=batch or config.batch_size,
         words=words,
+        rate=rate,
         steps_back=steps_back,
     )
 
@@ -93,6 +97,11 @@ RECIPES = {
         recipe("apo_zero_unpaired", method="apo_zero_unpaired", **THUMBS),
         recipe("sft", learns="sft", method="binary", baseline_rate=0.0, sigma_floor=1.0,
                anchor_weight=0.0, reward_step=1.0, rated_tokens=160, lr=3e-4, reward_epochs=3),
+        *(
+            recipe(f"TRL {method}{name}", learns="trl", method=method, words=False, rate=rate)
+            for method in ("kto", "apo_zero_unpaired")
+            for name, rate in (("", None), (", our rate", TrainConfig().lr))
+        ),
         *(recipe(name, **(UPSTREAM | method)) for name, method in UPSTREAM_METHODS.items()),
         *(
             recipe(f"{name}, our rate", **(UPSTREAM | OURS | method))

@@ -25,7 +25,6 @@ import os
 import platform
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -33,15 +32,11 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from bench.trainer.environment import PINS, TRL_VENV, VENV, make_trl_venv
+from bench.trainer.report import table
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-sys.path.insert(0, str(ROOT / "requirements"))
-
-from install import VENV, torch_source, uv_environment  # noqa: E402  # it lies beside no package
-
-from bench.trainer.report import table  # noqa: E402
-
-TRL_VENV, PINS = HERE / ".venv", HERE / "requirements.txt"
 LOSSES, SHAPES = ("kto", "apo_zero_unpaired", "opd"), ("short", "long")
 LOSS_RTOL, GRADIENT_RTOL = 1e-4, 1e-3
 OURS, PLAIN = "ours", "plain-peft"
@@ -138,20 +133,6 @@ def main() -> None:
 def others(cases: Sequence[Facts], loss: str, shape: str) -> list[Facts]:
     """What the results hold of other losses and batches, which this run leaves alone."""
     return [each for each in cases if (each["loss"], each["shape"]) != (loss, shape)]
-
-
-def make_trl_venv() -> None:
-    """TRL beside the same torch, transformers and peft, in an environment of its own."""
-    stamp = TRL_VENV / "installed"
-    if stamp.exists() and stamp.read_text() == PINS.read_text():
-        return
-    uv, environment = VENV / "bin" / "uv", uv_environment("cpu")
-    python = TRL_VENV / "bin" / "python"
-    make = [uv, "venv", "--quiet", "--clear", "--python", VENV / "bin" / "python", TRL_VENV]
-    subprocess.run(make, env=environment, check=True)
-    sync = [uv, "pip", "sync", "--python", python, *torch_source("cpu"), PINS]
-    subprocess.run(sync, env=environment, check=True)
-    stamp.write_text(PINS.read_text())
 
 
 def default_base() -> Path:
