@@ -1,8 +1,10 @@
-"""Static files: plotly.js out of its Python package; hashed names for imported modules too."""
+"""Static files: plotly.js out of its Python package; hashed names for imported modules too, and
+each one's gzip beside it, made once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import gzip
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from django.core.checks import CheckMessage
 from django.core.files.storage import FileSystemStorage, Storage
 
 PLOTLY = "vendor/plotly/plotly.min.js"
+TEXTS = (".css", ".js", ".json", ".svg")
 
 
 class PlotlyFinder(BaseFinder):
@@ -41,7 +44,8 @@ def _package_data() -> Path:
 
 
 class HashedStorage(ManifestStaticFilesStorage):
-    """Our modules import each other by hashed name: no browser mixes old and new ones."""
+    """Our modules import each other by hashed name: no browser mixes old and new ones. Texts of
+    such a name are also there as `NAME.gz`, for whoever serves them."""
 
     patterns = (
         *ManifestStaticFilesStorage.patterns,
@@ -51,3 +55,19 @@ class HashedStorage(ManifestStaticFilesStorage):
             ManifestStaticFilesStorage._js_module_import_aggregation_patterns[1],
         ),
     )
+
+    def post_process(self, *args: Any, **options: Any) -> Iterator[Any]:
+        for original, processed, outcome in super().post_process(*args, **options):
+            yield original, processed, outcome
+            if isinstance(processed, str) and processed != original and processed.endswith(TEXTS):
+                self._pack(processed)
+
+    def _pack(self, name: str) -> None:
+        """A hashed name's content never changes: what is packed already stays."""
+        packed = Path(self.path(f"{name}.gz"))
+        if packed.exists():
+            return
+        partial = packed.with_name(f"{packed.name}.partial")
+        # No time in it: the same content is the same file.
+        partial.write_bytes(gzip.compress(Path(self.path(name)).read_bytes(), 9, mtime=0))
+        partial.rename(packed)  # a server that runs meanwhile sees all of it or nothing
