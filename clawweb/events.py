@@ -14,7 +14,7 @@ from django.db import transaction
 log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 2.0  # a Valkey that hangs must not hold up a rating
 
-What = Literal["session", "turn", "receipt", "job", "adapter", "transfer"]
+What = Literal["session", "turn", "receipt", "job", "adapter", "transfer", "comparison"]
 
 
 def group(user_id: int) -> str:

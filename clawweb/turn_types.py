@@ -17,6 +17,7 @@ from rollouts.types import Message
 MAIN, SIDE = "main", "side"
 # Who said so, beside the names of the rules
 HEADER, BODY, OWNER = "header", "body", "owner"
+COMPARISON = "comparison"  # another answer, beside the conversation until it is chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,4 +195,5 @@ def explain(turn_type: str, said_by: str) -> str:
         HEADER: "The client says so in the header X-Turn-Type.",
         BODY: "The client says so in its request.",
         OWNER: "You said so.",
+        COMPARISON: "You compared it with the answer in the conversation.",
     }.get(said_by, "No rule fits." if turn_type == MAIN else "")

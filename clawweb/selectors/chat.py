@@ -11,7 +11,15 @@ from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
 from clawweb import valkey
 from clawweb.markdown import render
-from clawweb.models import FINISHED, ChatSession, Feedback, FeedbackReason, Turn, User
+from clawweb.models import (
+    FINISHED,
+    ChatSession,
+    Comparison,
+    Feedback,
+    FeedbackReason,
+    Turn,
+    User,
+)
 from clawweb.selectors.learning import BULKY, receipt
 from rollouts.types import Message, ReplyShape
 
@@ -185,8 +193,23 @@ def feedback_json(row: Feedback | None) -> dict[str, Any] | None:
     }
 
 
-def turn_json(turn: Turn, siblings: Iterable[str] | None = None) -> dict[str, Any]:
-    """A turn as browsers and the API see it."""
+def blind_turns(session: ChatSession) -> set[int]:
+    """The session's turns that are in a blind comparison which is not decided yet."""
+    pairs = Comparison.objects.filter(kind=Comparison.BLIND, verdict="", first__session=session)
+    return {pk for pair in pairs.values_list("first", "second") for pk in pair}
+
+
+# What would tell who wrote a reply
+_HIDDEN = {"model": None, "adapter": None, "version": None, "fallback": "", "prompted_hints": []}
+
+
+def turn_json(
+    turn: Turn, siblings: Iterable[str] | None = None, *, blind: bool | None = None
+) -> dict[str, Any]:
+    """A turn as browsers and the API see it; who wrote it is left out while it is compared
+    `blind` (None: look)."""
+    if blind is None:
+        blind = turn.pk in blind_turns(turn.session)
     messages = input_of(turn)
     reply = reply_of(turn)
     if siblings is None:
@@ -214,6 +237,8 @@ def turn_json(turn: Turn, siblings: Iterable[str] | None = None) -> dict[str, An
         "version": turn.version,
         "fallback": turn.fallback,
         "prompted_hints": turn.prompted_hints,
+        "blind": blind,
+        **(_HIDDEN if blind else {}),
         "finish_reason": turn.finish_reason,
         "error": turn.error,
         "siblings": list(siblings),
@@ -233,7 +258,11 @@ def turns_json(session: ChatSession) -> list[dict[str, Any]]:
     families: dict[tuple[int | None, str], list[str]] = {}
     for turn in turns:
         families.setdefault((turn.parent_id, turn.turn_type), []).append(turn.public_id)
-    return [turn_json(turn, families[turn.parent_id, turn.turn_type]) for turn in turns]
+    hidden = blind_turns(session)
+    return [
+        turn_json(turn, families[turn.parent_id, turn.turn_type], blind=turn.pk in hidden)
+        for turn in turns
+    ]
 
 
 def session_json(session: ChatSession) -> dict[str, Any]:

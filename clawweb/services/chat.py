@@ -125,8 +125,15 @@ def turn_sent_as(user: User, client_id: str | None) -> Turn | None:
     return Turn.objects.filter(session__user=user, client_id=client_id).first()
 
 
-def regenerate(*, turn: Turn, client_id: str | None = None) -> Turn:
-    """A sibling that answers the same input again."""
+def regenerate(
+    *,
+    turn: Turn,
+    client_id: str | None = None,
+    asked: str = "",
+    turn_type: str = "",
+    turn_type_from: str = "",
+) -> Turn:
+    """A sibling that answers the same input again, asked for as the turn was or as said here."""
     messages = input_of(turn)
     if not messages:
         raise ServiceError("The text of this message was not kept. Write it again.")
@@ -136,9 +143,9 @@ def regenerate(*, turn: Turn, client_id: str | None = None) -> Turn:
         messages=messages,
         params=sampling_of(turn),
         shape=shape_of(turn),
-        asked="agent" if turn.asked.startswith("agent") else turn.asked,
-        turn_type=turn.turn_type,
-        turn_type_from=turn.turn_type_from,
+        asked=asked or ("agent" if turn.asked.startswith("agent") else turn.asked),
+        turn_type=turn_type or turn.turn_type,
+        turn_type_from=turn_type_from if turn_type else turn.turn_type_from,
         source=turn.source,
         client_id=client_id,
         anew=begins_anew(turn),

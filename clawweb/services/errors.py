@@ -40,6 +40,14 @@ class CannotPromote(ServiceError):
     title = "cannot_promote"
 
 
+class CannotCompare(ServiceError):
+    title = "cannot_compare"
+
+
+class AlreadyDecided(ServiceError):
+    title = "already_decided"
+
+
 class CannotDelete(ServiceError):
     title = "cannot_delete"
 

@@ -1,0 +1,166 @@
+"""Writes of comparisons: a reply asked for again of another version, and the user's verdict.
+
+The other answer stands beside the conversation, as a side turn, until it is chosen. It is asked for
+by number, so that it can be rated and never trains.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+
+from django.db import transaction
+from django.utils import timezone
+
+from clawweb.events import changed
+from clawweb.models import (
+    AdapterVersion,
+    ChatSession,
+    Comparison,
+    Consent,
+    Turn,
+    TurnState,
+    User,
+)
+from clawweb.selectors.agent import version_name
+from clawweb.selectors.comparisons import previous_version, usable_versions
+from clawweb.selectors.learning import live_adapter
+from clawweb.services import chat, feedback, serving
+from clawweb.services.errors import (
+    AlreadyDecided,
+    CannotCompare,
+    CannotPromote,
+    NothingToRate,
+    NotRecorded,
+)
+from clawweb.turn_types import COMPARISON, MAIN, SIDE
+
+OTHER = "other"  # any of the versions that did not write the reply
+RANDOM = random.SystemRandom()
+
+
+def open_comparison(
+    *, turn: Turn, other: str = OTHER, kind: str = Comparison.BLIND, chance: random.Random = RANDOM
+) -> Comparison:
+    """The turn's reply beside one by `other`: "agent@vN", "base", "previous", "live", or "other"
+    (live, the one before it or base, by chance; never the one that wrote the reply).
+
+    The second reply is on its way when this returns. Asked twice before a verdict it gives the same
+    comparison. CannotCompare when that version is not to be had; EngineDown.
+    """
+    user = _owner(turn)
+    version = _chosen(user, turn, other, chance)
+    asked = "base" if version is None else f"agent@v{version.version}"
+    if version is not None:
+        _have_served(version)
+    with transaction.atomic():
+        Turn.objects.select_for_update().get(pk=turn.pk)  # of two clicks one opens it
+        waiting = Comparison.objects.filter(first=turn, kind=kind, verdict="")
+        if kind != Comparison.BLIND:
+            waiting = waiting.filter(second__asked=asked)
+        waiting.filter(second__state=TurnState.FAILED).delete()
+        return waiting.first() or _open(user, turn, asked, kind, chance)
+
+
+def _owner(turn: Turn) -> User:
+    """Whose turn it is, if its reply can be compared."""
+    if not turn.is_finished or not turn.reply:
+        raise NothingToRate("There is no finished reply to compare with yet.")
+    user = User.objects.get(pk=turn.session.user_id)
+    if not turn.recorded or user.consent == Consent.NOTHING or turn.session.temporary:
+        raise NotRecorded("Nothing of this chat is kept, so its replies cannot be compared.")
+    return user
+
+
+def _chosen(user: User, turn: Turn, other: str, chance: random.Random) -> AdapterVersion | None:
+    """The version that answers beside the turn's; None = the base model."""
+    if other == OTHER:
+        candidates = {live_adapter(user), previous_version(user), None}
+        usable = {None, *usable_versions(user)}
+        able = [v for v in candidates & usable if (v.version if v else 0) != turn.version]
+        if not able:
+            raise CannotCompare("There is no other version to compare with yet.")
+        return chance.choice(sorted(able, key=lambda v: v.version if v else 0))
+    version = _named(user, other)
+    if (version.version if version else 0) == turn.version:
+        name = version_name(turn.version)
+        raise CannotCompare(f"This reply is by {name} already. Compare it with another version.")
+    return version
+
+
+def _named(user: User, other: str) -> AdapterVersion | None:
+    if other == "base":
+        return None
+    if other == "live":
+        live = live_adapter(user)
+        return _named(user, f"agent@v{live.version}") if live else None
+    if other == "previous":
+        before = previous_version(user)
+        if before is None and live_adapter(user) is None:
+            raise CannotCompare("The base model answers now, and nothing before it.")
+        return before
+    number = re.fullmatch(r"agent@v([1-9][0-9]{0,8})", other)
+    if number is None:
+        raise CannotCompare('Compare with "agent@vN", "base", "previous", "live" or "other".')
+    version = usable_versions(user).filter(version=int(number[1])).first()
+    if version is None:
+        raise CannotCompare(
+            f"Version {number[1]} cannot answer: it is not there, did not pass its tests, or was "
+            "trained on another base model."
+        )
+    return version
+
+
+def _have_served(version: AdapterVersion) -> None:
+    try:
+        serving.serve(version)
+    except CannotPromote as exc:
+        raise CannotCompare(f"Version {version.version} cannot answer now: {exc}") from exc
+
+
+def _open(user: User, turn: Turn, asked: str, kind: str, chance: random.Random) -> Comparison:
+    session = turn.session
+    as_it_was = {name: getattr(session, name) for name in ("updated_at", "closed_at", "done")}
+    second = chat.regenerate(turn=turn, asked=asked, turn_type=SIDE, turn_type_from=COMPARISON)
+    if kind == Comparison.RECHECK:  # nobody speaks in that chat: it stays where it is in the list
+        ChatSession.objects.filter(pk=session.pk).update(**as_it_was)
+    comparison = Comparison.objects.create(
+        user=user,
+        kind=kind,
+        first=turn,
+        second=second,
+        swapped=kind == Comparison.BLIND and chance.random() < 0.5,
+    )
+    changed(user.pk, "comparison", comparison.public_id)
+    return comparison
+
+
+@transaction.atomic
+def decide(*, comparison: Comparison, verdict: str) -> None:
+    """The user's verdict, once: "first", "second", "tie" or "neither". A second reply that is
+    preferred joins the conversation, which goes on from it; old complaints stay as they are."""
+    turns = Turn.objects.filter(pk__in=[comparison.first_id, comparison.second_id])
+    if any(not turn.is_finished or not turn.reply for turn in turns):
+        raise CannotCompare("Wait until both replies are there.")
+    decided = Comparison.objects.filter(pk=comparison.pk, verdict="").update(
+        verdict=verdict, decided_at=timezone.now()
+    )
+    if not decided:
+        if Comparison.objects.filter(pk=comparison.pk, verdict=verdict).exists():
+            return  # said twice
+        raise AlreadyDecided("You have decided this one already.")
+    if verdict == "second" and comparison.kind != Comparison.RECHECK:
+        feedback.set_turn_type(turn=comparison.second, turn_type=MAIN)
+    changed(comparison.user_id, "turn", comparison.first.public_id)
+    changed(comparison.user_id, "comparison", comparison.public_id)
+
+
+@transaction.atomic
+def close(*, comparison: Comparison) -> None:
+    """Without a verdict: the conversation is as it was before."""
+    gone, _ = Comparison.objects.filter(pk=comparison.pk, verdict="").delete()
+    if not gone:
+        raise AlreadyDecided("You have decided this one already.")
+    chat.request_stop(comparison.second)
+    changed(comparison.user_id, "turn", comparison.first.public_id)
+    changed(comparison.user_id, "comparison", comparison.public_id)
