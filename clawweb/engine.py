@@ -4,7 +4,9 @@ tokenizer facts."""
 from __future__ import annotations
 
 import hashlib
+import logging
 from functools import lru_cache
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from clawweb.config import config
@@ -14,6 +16,11 @@ from rollouts.engines.base import Engine
 from rollouts.judge import Judge, load_judge
 from rollouts.judge_model import ModelJudge, is_loopback
 from rollouts.rendering import control_strings, template_hash, weights_hash
+
+if TYPE_CHECKING:
+    from rollouts.tokens import Decoder
+
+log = logging.getLogger(__name__)
 
 
 @lru_cache(maxsize=1)
@@ -60,6 +67,18 @@ def tokenizer_controls() -> tuple[str, ...]:
 @lru_cache(maxsize=1)
 def current_template_hash() -> str:
     return template_hash(config().model_folder, config().template_file)
+
+
+@lru_cache(maxsize=1)
+def decoder() -> Decoder | None:
+    """What gives token ids their texts back; None where the tokenizer's file is of another kind."""
+    from rollouts.tokens import Decoder  # most processes never need it
+
+    try:
+        return Decoder(config().model_folder)
+    except Exception:  # the library raises just this for a file that it cannot read
+        log.warning("tokens are shown as numbers: the tokenizer cannot be read", exc_info=True)
+        return None
 
 
 @lru_cache(maxsize=1)

@@ -208,6 +208,7 @@ def _train(
     if result.dropped:
         jobs.drop_samples(job, result.dropped)
     jobs.note_reanswers(job, result.reanswers)
+    jobs.note_effects(job, result.effects)
     return result
 
 

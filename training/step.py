@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
 import torch
 from peft import PeftModel
@@ -27,17 +27,22 @@ from training.losses import (
 
 @dataclass(frozen=True, slots=True)
 class StepSums:
-    """What micro-batches add up to: the loss, the summed KL under hints, over how many tokens."""
+    """What micro-batches add up to: the loss, the summed KL under hints, over how many tokens.
+
+    `effects`: of each hinted reply that was rated, log q(y_t) - log pi(y_t) of its own tokens.
+    """
 
     loss: float = 0.0
     kl: float = 0.0
     hinted_tokens: int = 0
+    effects: Mapping[int, tuple[float, ...]] = field(default_factory=dict)  # by sample id
 
     def __add__(self, other: StepSums) -> StepSums:
         return StepSums(
             self.loss + other.loss,
             self.kl + other.kl,
             self.hinted_tokens + other.hinted_tokens,
+            {**self.effects, **other.effects},
         )
 
 
@@ -90,6 +95,8 @@ def group_backward(
     """Add a micro-batch's gradient to the adapter's."""
     rows = _tokens(group, base.device)
     kl = 0.0
+    shows_effects = any(item.is_hinted and not item.is_fresh for item in group)
+    gaps: list[Tensor] = []
 
     def loss_of(hidden_NH: Tensor, chunk: slice) -> Tensor:
         nonlocal kl
@@ -97,6 +104,9 @@ def group_backward(
         policy_logits_NV = logits(base, hidden_NH)
         with torch.no_grad():
             teacher_logits_NV = logits(base, teacher_NH[chunk])
+            if shows_effects:
+                teacher_N = token_logprobs(teacher_logits_NV, part.targets_N)
+                gaps.append(teacher_N - token_logprobs(policy_logits_NV, part.targets_N))
         distilled = _distilled(policy_logits_NV, teacher_logits_NV, part, config, counts)
         if config.loss_is_kl:
             kl += float(distilled.detach()) * counts.distilled
@@ -111,7 +121,15 @@ def group_backward(
 
     hidden_NH = response_hidden(base, model, [(i.prompt_ids, i.response_ids) for i in group])
     loss = backward_in_chunks(hidden_NH, loss_of)
-    return StepSums(loss=loss, kl=kl, hinted_tokens=int(rows.hinted_N.sum()))
+    effects = _by_reply(group, torch.cat(gaps)) if shows_effects else {}
+    return StepSums(loss, kl, int(rows.hinted_N.sum()), effects)
+
+
+def _by_reply(group: Sequence[Item], gap_N: Tensor) -> dict[int, tuple[float, ...]]:
+    """The micro-batch's gaps to the teacher, under the samples that a hint teaches."""
+    gaps_T = torch.split(gap_N, [len(item.response_ids) for item in group])
+    pairs = zip(group, gaps_T, strict=True)
+    return {item.sample_id: tuple(gap_T.tolist()) for item, gap_T in pairs if item.is_hinted}
 
 
 def _distilled(

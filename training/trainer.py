@@ -80,6 +80,7 @@ def train(
         trained=tuple(item.sample_id for item in items),
         dropped=dropped,
         reanswers=dict(run.reanswers),
+        effects=dict(run.effects),
         baseline=updated_baseline(baseline, rewards, rate=config.baseline_rate),
         optimizer=run.optimizer,
         stopped=stopped,
@@ -103,6 +104,7 @@ class _Run:
     longest_step: float = 0.0
     effect: float | None = None  # KL(base || teacher) on the hinted replies, nats per token
     reanswers: Counter[int] = field(default_factory=Counter)
+    effects: dict[int, tuple[float, ...]] = field(default_factory=dict)  # of each token
     teacher_hidden: dict[tuple[int, tuple[int, ...]], Tensor] = field(default_factory=dict)
     optimizer: torch.optim.AdamW = field(init=False)
     teacher: dict[str, Tensor] | None = None  # its adapter; None: the frozen base
@@ -223,6 +225,7 @@ def _step(run: _Run, items: Sequence[Item], *, phase: str, began: float) -> floa
         sums = StepSums(loss=kto_backward(run.base, run.model, items, run.config, run.check))
     else:
         sums = _backward(run, items)
+        run.effects.update(sums.effects)
     grad_norm = float(torch.nn.utils.clip_grad_norm_(run.parameters, run.config.grad_clip))
     if not math.isfinite(grad_norm) or not math.isfinite(sums.loss):
         run.optimizer.zero_grad()

@@ -36,6 +36,9 @@ class TrainResult:
     trained: tuple[int, ...]  # ids of the samples that trained
     dropped: Mapping[int, str]  # sample id -> reason
     reanswers: Mapping[int, int]  # sample id -> how often its prompt was answered anew
+    # sample id -> log q(y_t) - log pi(y_t) at T = 1, nats, of the tokens that trained: how the hint
+    # (boosted, as the teacher has it) moves each of them from what the policy said before this step
+    effects: Mapping[int, tuple[float, ...]]
     baseline: Baseline
     optimizer: torch.optim.Optimizer  # to be saved beside the version
     stopped: str  # "steps", "time" or "learned" (KL under the hints below kl_stop)

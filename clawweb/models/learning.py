@@ -223,7 +223,8 @@ class TrainingSample(models.Model):
     other_hints = models.JSONField(default=list)  # candidates beside it; the trainer chooses
     correction = models.TextField(blank=True)
     held_back = models.BooleanField(default=False)  # kept for the gate, not trained on
-    # Per response token: the teacher's log-prob less the student's before training; NULL = no hint
+    # Of each response token that trained: the hinted teacher's log-prob less the agent's own before
+    # that step, in nats; NULL = no hint, or not trained
     token_effects = models.JSONField(null=True, blank=True)
     refusals = models.PositiveSmallIntegerField(default=0)
     settles_at = models.DateTimeField(null=True)

@@ -273,6 +273,16 @@ def note_reanswers(job: TrainingJob, sample_ids: Iterable[int]) -> None:
 
 
 @transaction.atomic
+def note_effects(job: TrainingJob, effects: Mapping[int, Iterable[float]]) -> None:
+    """How far the hint moves each token of the job's samples."""
+    if not held(job).exists():
+        raise LeaseLost(job.public_id)
+    for pk, values in effects.items():
+        rounded = [round(value, 4) for value in values]
+        TrainingSample.objects.filter(pk=pk, job=job).update(token_effects=rounded)
+
+
+@transaction.atomic
 def end_job(
     job: TrainingJob, *, state: JobState, reason: str = "", learned: AdapterVersion | None = None
 ) -> None:

@@ -81,6 +81,18 @@ def test_a_job_becomes_one_whole_version_and_its_samples_wait_for_the_deploy(ali
     assert job.config["lr"] == 5e-3
 
 
+def test_each_hinted_sample_keeps_what_the_hint_did_to_its_tokens(alice):
+    up(sampled(alice, 7))
+    job = job_of(alice, 2)
+    training_run.run(job.public_id)
+    liked, *hinted = TrainingSample.objects.select_related("turn").order_by("id")
+    assert liked.token_effects is None
+    for sample in hinted:
+        trained = sample.turn.response_ids[:24]  # rated_tokens
+        assert len(sample.token_effects) == len(trained)
+        assert any(abs(value) > 0.01 for value in sample.token_effects)
+
+
 def test_each_step_is_a_row_of_finite_numbers(alice):
     job = job_of(alice)
     training_run.run(job.public_id)
