@@ -42,5 +42,5 @@ def test_a_reply_that_was_cut_within_a_character_keeps_its_count(folder: Path) -
 
 
 def test_a_folder_without_a_tokenizer_says_so(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="tokenizer.json"):
+    with pytest.raises(OSError, match=r"tokenizer\.json"):
         Decoder(tmp_path)
