@@ -6,14 +6,26 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin
+from django.contrib.auth.models import Group
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet, fields
 from django.http import Http404, HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.urls import URLPattern, path
 from django.utils.translation import gettext_lazy as _
 
 from clawweb import models
+from clawweb.services import audit
+from clawweb.tables import as_csv
 
 admin.site.site_header = _("clawweb: admin tables")
 admin.site.site_title = "clawweb"
 admin.site.site_url = "/chat/"
+admin.site.unregister(Group)  # roles say what people may do; groups would say nothing
+
+
+# A person's own choices: nobody consents in their place
+CHOSEN = ["consent", "prompt_hints", "judge_elsewhere", "reviewers_may_read", "learning_paused"]
 
 
 class LookOnly(admin.ModelAdmin):
@@ -43,27 +55,80 @@ class IdsOnly(LookOnly):
         raise Http404
 
 
-@admin.register(models.User)
-class PersonAdmin(UserAdmin):
-    """Deactivate a person instead of deleting: versions and jobs hang on the row."""
+class Audited(admin.ModelAdmin):
+    """Rows that admins change: each change goes into the audit log too, without texts."""
 
-    list_display = ["username", "is_active", "is_superuser", "consent", "last_login"]
-    choices = ["consent", "prompt_hints", "judge_elsewhere"]
-    fieldsets = (*UserAdmin.fieldsets, (_("clawweb"), {"fields": choices}))
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        names = [name for name in form.changed_data if _may_be_told(obj, name)]
+        before = {name: _plain(form.initial.get(name)) for name in names} if change else {}
+        after = {name: _plain(form.cleaned_data.get(name)) for name in names}
+        audit.record("change_row" if change else "add_row", obj, before=before, after=after)
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        audit.record("delete_row", obj)
+        super().delete_model(request, obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        for row in queryset:
+            self.delete_model(request, row)
+
+
+def _may_be_told(obj: Any, name: str) -> bool:
+    """Choices, numbers and switches; not what somebody wrote, and no password."""
+    field = next((field for field in obj._meta.fields if field.name == name), None)
+    told = (fields.BooleanField, fields.IntegerField, fields.DateTimeField)
+    return isinstance(field, told) or bool(getattr(field, "choices", None))
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, bool | int | float) else str(value)
+
+
+@admin.register(models.User)
+class PersonAdmin(Audited, UserAdmin):
+    """Who may do what, and how much."""
+
+    list_display = ["username", "role", "is_active", "is_superuser", "consent", "last_login"]
+    list_editable = ["role"]
+    list_filter = ["role", "is_active", "is_superuser"]
+    fieldsets = (
+        (None, {"fields": ["username", "password"]}),
+        (_("What they may do"), {"fields": ["role", "is_active", "is_staff", "is_superuser"]}),
+        (_("What they chose"), {"fields": CHOSEN}),
+        (
+            _("How much"),
+            {
+                "fields": ["tokens_per_day", "training_minutes_per_week"],
+                "description": _("Empty: the installation's. 0: no limit."),
+            },
+        ),
+        (_("When"), {"fields": ["last_login", "date_joined"]}),
+    )
+    readonly_fields = [*CHOSEN, "last_login", "date_joined"]
+
+    def user_change_password(
+        self, request: HttpRequest, id: str, form_url: str = ""
+    ) -> HttpResponse:
+        """Django's own page, which saves past `save_model`."""
+        response = super().user_change_password(request, id, form_url)
+        if request.method == "POST" and response.status_code == 302:
+            audit.record("set_password", models.User.objects.get(pk=id))
+        return response
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
 
 @admin.register(models.FeedbackReason)
-class FeedbackReasonAdmin(admin.ModelAdmin):
+class FeedbackReasonAdmin(Audited):
     list_display = ["label", "slug", "hint", "axis", "pole", "position", "active"]
     list_editable = ["position", "active"]
     prepopulated_fields = {"slug": ["label"]}
 
 
 @admin.register(models.ApiKey)
-class ApiKeyAdmin(LookOnly):
+class ApiKeyAdmin(Audited, LookOnly):
     """Only what a key may ask for is set here; empty means the installation's own limit."""
 
     limits = ("requests_per_minute", "tokens_per_minute", "concurrent")
@@ -156,3 +221,33 @@ class EventAdmin(LookOnly):
 @admin.register(models.Heartbeat)
 class HeartbeatAdmin(LookOnly):
     list_display = ["name", "kind", "doing", "at"]
+
+
+@admin.register(models.Tombstone)
+class TombstoneAdmin(LookOnly):
+    list_display = ["at", "kind", "object_id"]
+    list_filter = ["kind"]
+
+
+@admin.register(models.AuditEvent)
+class AuditEventAdmin(LookOnly):
+    """To be searched, filtered and taken out; changed by nobody."""
+
+    change_list_template = "admin/audit.html"
+    columns = ("at", "actor_name", "action", "kind", "object_id", "before", "after", "request_id")
+    list_display = ["at", "actor_name", "action", "kind", "object_id", "subject", "request_id"]
+    list_filter = ["action", "kind", "at"]
+    list_select_related = ["subject"]
+    search_fields = ["actor_name", "action", "object_id", "request_id", "subject__username"]
+
+    def get_urls(self) -> list[URLPattern]:
+        download = self.admin_site.admin_view(self.download)
+        return [path("csv/", download, name="clawweb_auditevent_csv"), *super().get_urls()]
+
+    def download(self, request: HttpRequest) -> HttpResponseBase:
+        """What the list shows with the same search and filters, all pages of it."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        audit.record("export_audit", request.user)
+        rows = self.get_changelist_instance(request).get_queryset(request)
+        return as_csv("clawweb-audit.csv", self.columns, rows.values_list(*self.columns))

@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import resolve
 from django.utils.decorators import sync_and_async_middleware
 
+from clawweb import acting
 from clawweb.models.ids import uuid7
 
 _GIVEN = re.compile(r"[A-Za-z0-9._-]{8,64}")
@@ -30,7 +31,8 @@ def request_id(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequ
 
         async def middleware(request: HttpRequest) -> HttpResponse:
             name = _name(request)
-            response = await _awaited(get_response(request))
+            with acting.in_request(request):
+                response = await _awaited(get_response(request))
             response["X-Request-Id"] = name
             return response
 
@@ -38,7 +40,8 @@ def request_id(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequ
 
         def middleware(request: HttpRequest) -> HttpResponse:  # type: ignore[misc]
             name = _name(request)
-            response: HttpResponse = get_response(request)
+            with acting.in_request(request):
+                response: HttpResponse = get_response(request)
             response["X-Request-Id"] = name
             return response
 

@@ -43,6 +43,9 @@ class User(AbstractUser):
     judge_elsewhere = models.BooleanField(
         default=False, help_text="The judge may be a service outside this installation."
     )
+    reviewers_may_read = models.BooleanField(
+        default=False, help_text="Reviewers and admins may read the chats; each read is audited."
+    )
     learning_paused = models.BooleanField(
         default=False, help_text="No job starts by itself; ratings are counted all the same."
     )

@@ -2,8 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.conf import settings
 from django.db import models
+
+
+class WrittenOnce(Exception):
+    """An audited act is never rewritten, nor taken out by hand."""
+
+
+class AppendOnly(models.QuerySet["AuditEvent"]):
+    """Rows that are added and read. Only retention takes them out, by their age."""
+
+    def update(self, **values: Any) -> int:
+        raise WrittenOnce
+
+    def bulk_update(self, *args: Any, **values: Any) -> int:
+        raise WrittenOnce
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        raise WrittenOnce
+
+    def forget(self) -> int:
+        """Take the rows out for good; for retention alone."""
+        return int(self._raw_delete(self.db))
 
 
 class AuditEvent(models.Model):
@@ -11,6 +34,10 @@ class AuditEvent(models.Model):
 
     actor = models.ForeignKey(
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+    # Whose thing it was done to, where that is somebody's
+    subject = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="audited"
     )
     actor_name = models.CharField(max_length=150)  # outlives the user; "system" for nobody
     action = models.CharField(max_length=60)  # verb_noun
@@ -21,12 +48,22 @@ class AuditEvent(models.Model):
     request_id = models.CharField(max_length=64, blank=True)
     at = models.DateTimeField(auto_now_add=True)
 
+    objects = AppendOnly.as_manager()
+
     class Meta:
         ordering = ["-id"]
         indexes = [models.Index(fields=["kind", "object_id"])]
 
     def __str__(self) -> str:
         return f"{self.actor_name} {self.action} {self.object_id}"
+
+    def save(self, *args: Any, **values: Any) -> None:
+        if self.pk is not None:
+            raise WrittenOnce
+        super().save(*args, **values)
+
+    def delete(self, *args: Any, **values: Any) -> tuple[int, dict[str, int]]:
+        raise WrittenOnce
 
 
 class Tombstone(models.Model):

@@ -99,6 +99,9 @@ class Turn(models.Model):
     prompt_ids = models.JSONField(null=True)
     response_ids = models.JSONField(null=True)
     logprobs = models.JSONField(null=True)
+    # Counted for quotas, also where the ids are not kept; NULL = not known
+    prompt_tokens = models.PositiveIntegerField(null=True)
+    reply_tokens = models.PositiveIntegerField(null=True)
     sampling = models.JSONField(default=dict)
     template_hash = models.CharField(max_length=64, blank=True)
     finish_reason = models.CharField(max_length=16, blank=True)

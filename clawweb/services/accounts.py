@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from clawweb.events import changed
 from clawweb.models import SCOPES, ApiKey, Consent, SignInLink, User
-from clawweb.services import jobs
+from clawweb.services import audit, jobs
 from clawweb.services.errors import ServiceError
 
 UI_SCOPES = ("chat", "feedback")
@@ -41,14 +41,16 @@ def make_key(
     if unknown or not scopes:
         raise ServiceError(f"scopes are some of {', '.join(SCOPES)}, not {sorted(unknown)}")
     plain = f"claw-{secrets.token_urlsafe(32)}"
-    key = ApiKey.objects.create(
-        user=user,
-        name=name.strip()[:80] or "key",
-        hashed=_hash(plain),
-        tail=plain[-4:],
-        scopes=list(scopes),
-        expires_at=expires_at,
-    )
+    with transaction.atomic():
+        key = ApiKey.objects.create(
+            user=user,
+            name=name.strip()[:80] or "key",
+            hashed=_hash(plain),
+            tail=plain[-4:],
+            scopes=list(scopes),
+            expires_at=expires_at,
+        )
+        audit.record("make_key", key, after={"scopes": key.scopes})
     return key, plain
 
 
@@ -66,13 +68,14 @@ def key_for(plain: str) -> ApiKey | None:
     return key
 
 
+@transaction.atomic
 def revoke_key(*, user: User, key_id: int) -> bool:
     """Whether a key of this user was still valid and is now revoked."""
-    return bool(
-        ApiKey.objects.filter(user=user, pk=key_id, revoked_at=None).update(
-            revoked_at=timezone.now()
-        )
-    )
+    mine = ApiKey.objects.filter(user=user, pk=key_id)
+    revoked = mine.filter(revoked_at=None).update(revoked_at=timezone.now())
+    if revoked:
+        audit.record("revoke_key", mine.get())
+    return bool(revoked)
 
 
 def add_user(*, username: str, password: str) -> User:
@@ -86,7 +89,9 @@ def add_user(*, username: str, password: str) -> User:
     if User.objects.filter(username__iexact=user.username).exists():
         raise ServiceError(f"there is already a user called {user.username}")
     user.set_password(password)
-    user.save()
+    with transaction.atomic():
+        user.save()
+        audit.record("add_user", user, after={"role": user.role})
     return user
 
 
@@ -105,7 +110,9 @@ def set_consent(
     if judge_elsewhere is not None:
         choices["judge_elsewhere"] = judge_elsewhere
     with transaction.atomic():
+        before = User.objects.filter(pk=user.pk).values(*choices).get()
         User.objects.filter(pk=user.pk).update(**choices)
+        audit.record("change_consent", user, before=before, after=choices)
         if consent != Consent.TRAIN:
             jobs.withdraw_consent(user)
 
@@ -120,11 +127,13 @@ def pause_learning(*, user: User, paused: bool) -> None:
 def make_link(user: User) -> str:
     """The path of a link that signs `user` in once within 15 minutes."""
     token = secrets.token_urlsafe(32)
-    SignInLink.objects.create(
-        user=user,
-        hashed=_hash(token),
-        expires_at=timezone.now() + timedelta(minutes=LINK_MINUTES),
-    )
+    with transaction.atomic():
+        SignInLink.objects.create(
+            user=user,
+            hashed=_hash(token),
+            expires_at=timezone.now() + timedelta(minutes=LINK_MINUTES),
+        )
+        audit.record("make_link", user)
     return f"/signin/{token}/"
 
 

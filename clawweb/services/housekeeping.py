@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from clawweb.events import changed
 from clawweb.models import ChatSession, Event, SampleState, TrainingSample
+from clawweb.services import audit
 from clawweb.services.chat import request_stop
 from clawweb.services.errors import ServiceError
 
@@ -76,5 +77,6 @@ def _erase(session: ChatSession) -> int:
     versions = ", ".join(f"v{version}" for version in sorted({v for v in learned if v}))
     text = f"ratings in it were learned in {versions}" if versions else ""
     Event.objects.create(user_id=session.user_id, kind="chat_erased", text=text)
+    audit.record("erase_session", session, before={"versions": versions})
     session.delete()
     return 1

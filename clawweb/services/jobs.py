@@ -38,6 +38,7 @@ from clawweb.selectors.learning import (
     settled_samples,
     versions_behind,
 )
+from clawweb.services import audit
 from clawweb.services.errors import AlreadyTraining, LeaseLost, NothingReady
 from training.config import TrainConfig
 
@@ -349,10 +350,13 @@ def cancel_job(job: TrainingJob) -> bool:
         if queued.update(lease_token=str(uuid.uuid4()), cancel_requested=True):
             job.refresh_from_db()
             end_job(job, state=JobState.CANCELLED, reason="It was cancelled before it started.")
+            audit.record("cancel_job", job, before={"state": "queued"})
             return True
-    asked = TrainingJob.objects.filter(pk=job.pk, state__in=RUNNING).update(cancel_requested=True)
-    if asked:
-        changed(job.user_id, "job", job.public_id)
+        running = TrainingJob.objects.filter(pk=job.pk, state__in=RUNNING)
+        asked = running.update(cancel_requested=True)
+        if asked:
+            audit.record("cancel_job", job, before={"state": job.state})
+            changed(job.user_id, "job", job.public_id)
     return bool(asked)
 
 

@@ -22,6 +22,7 @@ from clawweb.events import changed
 from clawweb.models import SHAPES, Consent, Transfer, TransferState, User
 from clawweb.models.ids import transfer_id
 from clawweb.records import BadLine, parse_line, shape_of
+from clawweb.services import audit
 from clawweb.services.errors import (
     AlreadyRunning,
     FileErased,
@@ -107,6 +108,7 @@ def _queue(user: User, **values: Any) -> Transfer:
         User.objects.select_for_update().get(pk=user.pk)
         _refuse_second(user, values["kind"])
         row = Transfer.objects.create(user=user, **values)
+        audit.record(f"{row.kind}_data", row, after={"shape": row.shape})
         changed(user.pk, "transfer", row.public_id)
     return row
 

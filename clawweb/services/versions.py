@@ -29,7 +29,7 @@ from clawweb.models import (
     User,
 )
 from clawweb.selectors.learning import live_adapter
-from clawweb.services import serving
+from clawweb.services import audit, serving
 from clawweb.services.errors import (
     CannotDelete,
     CannotPromote,
@@ -194,7 +194,9 @@ def promote(*, user: User, adapter: AdapterVersion) -> None:
             f"Version {adapter.version} was trained on another base model than is served now."
         )
     serving.serve(adapter)
-    go_live(adapter, over=live, why="promoted by hand")
+    with transaction.atomic():
+        go_live(adapter, over=live, why="promoted by hand")
+        audit.record("promote_version", adapter, before=_live(live), after=_live(adapter))
 
 
 def rollback(user: User) -> AdapterVersion | None:
@@ -215,8 +217,13 @@ def rollback(user: User) -> AdapterVersion | None:
         if back is not None:
             why = f"rolled back from version {live.version}"
             go_live(back, over=None, why=why, live_before=further)
+        audit.record("roll_back_version", live, before=_live(live), after=_live(back))
         changed(user.pk, "adapter", live.name)
     return back
+
+
+def _live(adapter: AdapterVersion | None) -> dict[str, str]:
+    return {"live": adapter.name if adapter else "base"}
 
 
 def delete(*, adapter: AdapterVersion) -> None:
@@ -236,6 +243,7 @@ def delete(*, adapter: AdapterVersion) -> None:
     if not serving.delete_files(adapter, why="Its user deleted it."):
         raise CannotDelete("It went live or was deleted in the meantime. Look again.")
     _note(adapter, "deleted", "")
+    audit.record("delete_version", adapter, before={"state": adapter.state})
     changed(adapter.user_id, "adapter", adapter.name)
 
 
