@@ -10,14 +10,13 @@ from urllib.parse import urlsplit
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 
 from clawweb import events, tasks
-from clawweb.config import config
 from clawweb.models import ChatSession, Turn, User
 from clawweb.orm import in_db
 from clawweb.selectors.chat import session_json, session_of, turn_json, turn_of
 from clawweb.services import chat, sessions
 from clawweb.services.errors import ServiceError
 from clawweb.streams import read_reply
-from rollouts.types import Message, SamplingParams
+from rollouts.types import Message
 
 MAX_TEXT = 100_000
 SIGNED_OUT = 4401
@@ -140,14 +139,13 @@ class ChatConsumer(NudgeConsumer):
             session=session,
             parent=parent,
             messages=[Message(role="user", content=text)],
-            params=SamplingParams(max_tokens=config().max_reply_tokens),
             client_id=content.get("client_id"),
         )
 
     async def _regenerate(self, content: dict[str, Any]) -> None:
         def again() -> Turn:
             turn = turn_of(self.user, str(content["turn"]))
-            return chat.regenerate(turn=turn, client_id=content.get("client_id"))
+            return chat.regenerate(turn=turn, client_id=content.get("client_id"), as_set_now=True)
 
         await self._announce(await in_db(again), content)
 

@@ -197,6 +197,7 @@ class TurnLine(BaseModel):
     tool_choice: str | dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
     prompted_hints: list[str] = []
+    instructions: str = ""
     adapter: Annotated[str, Field(max_length=120)] = ""  # "" = the base model
     adapter_version: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
     fallback: Annotated[str, Field(max_length=200)] = ""

@@ -30,6 +30,7 @@ pages = [
     path("data/import/", data.bring_in, name="data_import"),
     path("settings/", accounts.settings, name="settings"),
     path("settings/consent/", accounts.set_consent, name="set_consent"),
+    path("settings/asking/", accounts.set_asking, name="set_asking"),
     path("settings/keys/", accounts.make_key, name="make_key"),
     path("settings/keys/<int:key_id>/revoke/", accounts.revoke_key, name="revoke_key"),
     path("settings/users/", accounts.add_user, name="add_user"),

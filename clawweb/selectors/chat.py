@@ -20,6 +20,7 @@ from clawweb.models import (
     Turn,
     User,
 )
+from clawweb.selectors.asking import instructions_of, under
 from clawweb.selectors.learning import BULKY, receipt
 from rollouts.types import Message, ReplyShape
 
@@ -144,7 +145,8 @@ def begins_anew(turn: Turn) -> bool:
 def messages_for(turn: Turn, *, whole: bool = False) -> list[Message]:
     """What the model is asked for this turn: the branch so far, from where its memory begins.
 
-    `whole` gives the conversation as its client knows it, also what memory has dropped.
+    `whole` gives the conversation as its client knows it, also what memory has dropped, and
+    without the user's standing instructions.
     """
     return messages_along(path_to(turn), whole=whole)
 
@@ -161,7 +163,8 @@ def messages_along(path: list[Turn], *, whole: bool = False) -> list[Message]:
     for earlier in path[:-1]:
         messages += input_of(earlier)
         messages.append(reply_message(earlier))
-    return messages + input_of(turn)
+    messages += input_of(turn)
+    return messages if whole else under(instructions_of(turn), messages)
 
 
 def next_turn(turn: Turn) -> Turn | None:

@@ -110,6 +110,7 @@ def turn_line(turn: Any, session: ChatSession) -> Line:
         "tool_choice": turn.tool_choice,
         "response_format": turn.response_format,
         "prompted_hints": turn.prompted_hints,
+        "instructions": turn.instructions,
         "adapter": turn.adapter_name,
         "adapter_version": turn.version,
         "fallback": turn.fallback,

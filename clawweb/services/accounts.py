@@ -14,13 +14,15 @@ from django.db.models import Q
 from django.utils import timezone
 
 from clawweb.events import changed
-from clawweb.models import SCOPES, ApiKey, Consent, SignInLink, User
+from clawweb.models import SCOPES, ApiKey, Consent, ReplyLength, SignInLink, User
 from clawweb.services import audit, jobs
 from clawweb.services.errors import ServiceError
 
 UI_SCOPES = ("chat", "feedback")
 CLI_SCOPES = tuple(scope for scope in SCOPES if scope != "export")
 LINK_MINUTES = 15
+MOST_INSTRUCTIONS = 2000  # characters; the conversation needs its room
+MOST_TEMPERATURE = 1.5
 
 
 def _hash(secret: str) -> str:
@@ -115,6 +117,23 @@ def set_consent(
         audit.record("change_consent", user, before=before, after=choices)
         if consent != Consent.TRAIN:
             jobs.withdraw_consent(user)
+
+
+def set_asking(
+    *, user: User, instructions: str, reply_length: str, temperature: float | None
+) -> None:
+    """How the chat asks from its next message on. Empty values are the installation's own."""
+    if len(instructions) > MOST_INSTRUCTIONS:
+        raise ServiceError(f"Instructions have at most {MOST_INSTRUCTIONS} characters.")
+    if reply_length and reply_length not in ReplyLength.values:
+        raise ServiceError(f"a reply's length is one of {', '.join(ReplyLength.values)}")
+    if temperature is not None and not 0 <= temperature <= MOST_TEMPERATURE:  # also catches NaN
+        raise ServiceError(f"A temperature is between 0 and {MOST_TEMPERATURE}.")
+    if temperature is not None:
+        temperature = round(temperature, 2)  # the server takes less than 0.01 for 0.01
+    User.objects.filter(pk=user.pk).update(
+        instructions=instructions.strip(), reply_length=reply_length, temperature=temperature
+    )
 
 
 @transaction.atomic

@@ -15,6 +15,7 @@ from clawweb import valkey
 from clawweb.engine import current_template_hash
 from clawweb.events import changed
 from clawweb.models import ChatSession, Consent, Turn, TurnState, User
+from clawweb.selectors.asking import chat_params, instructions_of
 from clawweb.selectors.chat import (
     begins_anew,
     input_of,
@@ -47,7 +48,7 @@ def open_turn(
     session: ChatSession,
     parent: Turn | None,
     messages: Sequence[Message],
-    params: SamplingParams,
+    params: SamplingParams | None = None,
     shape: ReplyShape = PLAIN,
     asked: str = "agent",
     turn_type: str = "main",
@@ -56,10 +57,12 @@ def open_turn(
     client_id: str | None = None,
     request_hash: str = "",
     anew: bool = False,
+    instructions: str | None = None,
 ) -> Turn:
     """A pending turn that a generator will answer. A browser's `client_id` gives the same turn.
 
     `anew`: `messages` are the whole conversation, not only what is new after the parent's reply.
+    `params` and `instructions` that are not given are what the user set for the chat.
     """
     known = turn_sent_as(session.user, client_id) if source == "ui" else None
     if known is not None:
@@ -77,15 +80,12 @@ def open_turn(
         client_id=client_id,
         request_hash=request_hash if recorded else "",
         recorded=recorded,
-        input_messages=list(messages) if recorded else [],
         prompted_hints=_hints_for(user, messages, asked=asked, turn_type=turn_type),
-        sampling=asdict(params),
+        sampling=asdict(params or chat_params(user)),
     )
-    if recorded:
-        turn.tools, turn.tool_choice = list(shape.tools), shape.tool_choice
-        turn.response_format = shape.response_format
-    else:
-        _keep(turn, {"input": list(messages), "shape": asdict(shape)})
+    if instructions is None:
+        instructions = user.instructions if source == "ui" else ""
+    _take_down(turn, messages, shape, instructions)
     with transaction.atomic():
         turn.save()
         if anew:
@@ -99,6 +99,19 @@ def open_turn(
         judgements.expect(turn)
     transaction.on_commit(valkey.wake_generator, robust=True)
     return turn
+
+
+def _take_down(
+    turn: Turn, messages: Sequence[Message], shape: ReplyShape, instructions: str
+) -> None:
+    """What is asked, onto the row; of a turn that is not recorded into the short-lived store."""
+    if not turn.recorded:
+        asked = {"input": list(messages), "shape": asdict(shape), "instructions": instructions}
+        _keep(turn, asked)
+        return
+    turn.input_messages, turn.instructions = list(messages), instructions
+    turn.tools, turn.tool_choice = list(shape.tools), shape.tool_choice
+    turn.response_format = shape.response_format
 
 
 def _hints_for(user: User, messages: Sequence[Message], *, asked: str, turn_type: str) -> list[str]:
@@ -132,16 +145,22 @@ def regenerate(
     asked: str = "",
     turn_type: str = "",
     turn_type_from: str = "",
+    as_set_now: bool = False,
 ) -> Turn:
-    """A sibling that answers the same input again, asked for as the turn was or as said here."""
+    """A sibling that answers the same input again, asked for as the turn was or as said here.
+
+    `as_set_now`: one of the chat's own, under what its user has set since.
+    """
     messages = input_of(turn)
+    as_set_now = as_set_now and turn.source == "ui"
     if not messages:
         raise ServiceError("The text of this message was not kept. Write it again.")
     return open_turn(
         session=turn.session,
         parent=turn.parent,
         messages=messages,
-        params=sampling_of(turn),
+        params=None if as_set_now else sampling_of(turn),
+        instructions=None if as_set_now else instructions_of(turn),
         shape=shape_of(turn),
         asked=asked or ("agent" if turn.asked.startswith("agent") else turn.asked),
         turn_type=turn_type or turn.turn_type,
@@ -303,6 +322,7 @@ def _kept_aside(turn: Turn, text: str, rollout: Rollout | None) -> dict[str, str
     counts = (len(rollout.prompt_ids), len(rollout.response_ids)) if rollout else (None, None)
     calls = list(rollout.tool_calls) if rollout else []
     kept = {"input": input_of(turn), "shape": asdict(shape_of(turn))}
+    kept["instructions"] = instructions_of(turn)
     try:
         _keep(turn, {**kept, "reply": text, "tool_calls": calls, "tokens": counts})
     except ServiceError as exc:

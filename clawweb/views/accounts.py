@@ -21,7 +21,7 @@ from clawweb.limits import limits_of
 from clawweb.selectors.judging import judge_status
 from clawweb.services import accounts
 from clawweb.services.errors import ServiceError
-from clawweb.views.forms import ConsentForm, KeyForm, UserForm
+from clawweb.views.forms import AskingForm, ConsentForm, KeyForm, UserForm
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 
@@ -72,6 +72,17 @@ def set_consent(request: HttpRequest) -> HttpResponse:
     return redirect("settings")
 
 
+@login_required
+@require_POST
+def set_asking(request: HttpRequest) -> HttpResponse:
+    form = AskingForm(request.POST)
+    if not form.is_valid():
+        return _settings_page(request, asking_form=form)
+    accounts.set_asking(user=request.user, **form.cleaned_data)
+    messages.success(request, _("Saved. Your next message is asked so."))
+    return redirect("settings")
+
+
 @never_cache
 @login_required
 @require_POST
@@ -116,6 +127,7 @@ def _settings_page(request: HttpRequest, **context: object) -> HttpResponse:
     """The page with whatever a form on it has to say; other forms are fresh."""
     defaults: dict[str, object] = {
         "consent_form": ConsentForm(initial=model_to_dict(request.user, ConsentForm.base_fields)),
+        "asking_form": AskingForm(initial=model_to_dict(request.user, AskingForm.base_fields)),
         "key_form": KeyForm(),
         "user_form": UserForm(),
         "keys": [(key, limits_of(key)) for key in request.user.api_keys.order_by("-id")],

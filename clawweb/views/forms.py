@@ -8,13 +8,19 @@ from django import forms
 from django.utils.translation import gettext_lazy as _
 
 from clawweb.engine import judge_is_elsewhere
-from clawweb.models import SCOPES, Consent
-from clawweb.services.accounts import UI_SCOPES
+from clawweb.models import SCOPES, Consent, ReplyLength
+from clawweb.services.accounts import MOST_INSTRUCTIONS, MOST_TEMPERATURE, UI_SCOPES
 
 CONSENT_TEXTS = {
     Consent.TRAIN: _("Keep my chats and train my agent on what I rate"),
     Consent.KEEP: _("Keep my chats, but do not train on them"),
     Consent.NOTHING: _("Keep nothing: texts are gone after an hour and cannot be rated"),
+}
+LENGTH_TEXTS = {
+    "": _("As this installation has it"),
+    ReplyLength.SHORT: _("Short: a paragraph"),
+    ReplyLength.MEDIUM: _("Medium: about 200 words"),
+    ReplyLength.LONG: _("Long: what fits"),
 }
 SCOPE_TEXTS = {
     "chat": _("chat: ask your agent"),
@@ -54,6 +60,39 @@ class ConsentForm(forms.Form):
         super().__init__(*args, **kwargs)
         if not judge_is_elsewhere():
             del self.fields["judge_elsewhere"]  # nobody is asked what does not arise
+
+
+class AskingForm(forms.Form):
+    instructions = forms.CharField(
+        label=_("Standing instructions"),
+        help_text=_(
+            "Your agent reads them above every chat: who you are, how you like to be answered. "
+            "They hold from your next message on; a temporary chat keeps no copy."
+        ),
+        max_length=MOST_INSTRUCTIONS,
+        required=False,
+        widget=forms.Textarea(
+            attrs={"rows": 4, "placeholder": _("For example: I am a nurse. Use metric units.")}
+        ),
+    )
+    reply_length = forms.ChoiceField(
+        label=_("How long replies may get"),
+        choices=list(LENGTH_TEXTS.items()),
+        required=False,
+        widget=forms.RadioSelect,
+    )
+    temperature = forms.FloatField(
+        label=_("Temperature"),
+        help_text=_(
+            "From 0 to 1.5. A low one keeps to what is likely, a high one varies more. At 0 every "
+            "reply is the likeliest one: it then teaches your agent only together with a reason, a "
+            "sentence or a correction. Empty: 0.7."
+        ),
+        min_value=0,
+        max_value=MOST_TEMPERATURE,
+        required=False,
+        widget=forms.NumberInput(attrs={"step": "any", "inputmode": "decimal"}),
+    )
 
 
 class KeyForm(forms.Form):
