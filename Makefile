@@ -32,6 +32,11 @@ test: install  ## Everything that must hold: checks, units, the real servers, th
 	@$(BIN)/python tests/prepare.py
 	@$(MAKE) --no-print-directory check
 	$(BIN)/python -m pytest $(TESTS)
+	$(if $(TESTS),,PYTHONPATH=. $(BIN)/python tests/services.py -m "db or queue" tests/clawweb)
+
+.PHONY: test-services
+test-services: install  ## The units on PostgreSQL and Redis, from the system's packages
+	PYTHONPATH=. $(BIN)/python tests/services.py $(or $(TESTS),tests/clawweb -m "not stack and not browser")
 
 .PHONY: lock
 lock: install  ## Resolve requirements/*.in anew into the two locks

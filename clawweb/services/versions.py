@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import IO, Protocol
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Max
 from django.utils import timezone
 
@@ -157,13 +157,17 @@ def go_live(
         )
         if not stepped:
             raise CannotPromote("Another version went live in the meantime. Look again.")
-    elif live_adapter(adapter.user) is not None:
-        raise CannotPromote("Another version went live in the meantime. Look again.")
     if live_before is None:
         live_before = [*over.live_before, over.pk] if over else []
-    moved = AdapterVersion.objects.filter(
+    passed = AdapterVersion.objects.filter(
         pk=adapter.pk, state__in=[AdapterState.CANDIDATE, AdapterState.STANDBY]
-    ).update(state=AdapterState.LIVE, live_at=timezone.now(), live_before=list(live_before))
+    )
+    try:
+        moved = passed.update(
+            state=AdapterState.LIVE, live_at=timezone.now(), live_before=list(live_before)
+        )
+    except IntegrityError as exc:  # one live version per user: another writer was first
+        raise CannotPromote("Another version went live in the meantime. Look again.") from exc
     if not moved:
         raise CannotPromote(f"Version {adapter.version} is {adapter.state} and cannot go live.")
     _in_use_again(adapter)

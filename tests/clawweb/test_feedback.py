@@ -21,7 +21,7 @@ from clawweb.services.errors import (
 from rollouts.types import SamplingParams
 from tests.factories import down, make_adapter, make_turn, up
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.db, pytest.mark.django_db]
 
 
 def rate(turn: Turn, **changes: Any) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from rollouts.types import Message, SamplingParams
 from tests.factories import make_adapter, make_turn
 from tests.generating import generating
 
-pytestmark = pytest.mark.django_db(transaction=True, serialized_rollback=True)
+pytestmark = [pytest.mark.queue, pytest.mark.django_db(transaction=True, serialized_rollback=True)]
 
 
 def ask(user: Any, text: str = "say these words", **values: Any) -> Turn:

@@ -26,7 +26,7 @@ from clawweb.services.errors import NotRecorded
 from clawweb.views.chat import days
 from tests.factories import down, make_adapter, make_turn
 
-pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
+pytestmark = [pytest.mark.db, pytest.mark.usefixtures("valkey_server", "engine")]
 JSON = "application/json"
 
 

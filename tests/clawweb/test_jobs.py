@@ -14,7 +14,7 @@ from clawweb.services import jobs
 from clawweb.services.errors import AlreadyTraining, LeaseLost, NothingReady
 from tests.factories import claimed_job, down, make_adapter, make_turn, rated, up
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.db, pytest.mark.django_db]
 
 
 def states(user):

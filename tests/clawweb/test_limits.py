@@ -24,7 +24,7 @@ from clawweb.orm import in_db
 from clawweb.services import accounts
 from tests.generating import generating
 
-pytestmark = pytest.mark.usefixtures("valkey_server")
+pytestmark = [pytest.mark.queue, pytest.mark.usefixtures("valkey_server")]
 wire = pytest.mark.django_db(transaction=True, serialized_rollback=True)
 
 

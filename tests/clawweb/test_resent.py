@@ -18,7 +18,7 @@ from clawweb.services.requests import Request
 from rollouts.types import Message, SamplingParams
 from tests.generating import generating
 
-pytestmark = pytest.mark.django_db(transaction=True, serialized_rollback=True)
+pytestmark = [pytest.mark.db, pytest.mark.django_db(transaction=True, serialized_rollback=True)]
 
 URL = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello there"}]

@@ -16,7 +16,7 @@ from clawweb.orm import in_db
 from tests.factories import make_turn
 from tests.generating import generating
 
-pytestmark = pytest.mark.django_db(transaction=True, serialized_rollback=True)
+pytestmark = [pytest.mark.queue, pytest.mark.django_db(transaction=True, serialized_rollback=True)]
 
 HOST = (b"host", b"testserver")
 

@@ -22,7 +22,7 @@ from rollouts.errors import UnknownAdapter
 from tests.factories import claimed_job, make_adapter, make_turn, rated
 from training.gate import Measure
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.db, pytest.mark.django_db]
 
 FINE = Measure(measure="length", value=20.0, limit=3.0, ok=True, text="20 tokens")
 

@@ -1,0 +1,139 @@
+"""The same thing done by several at the same moment, each on a connection of its own.
+
+SQLite lets one writer in at a time; PostgreSQL lets all of them in, and only the compare-and-swaps
+and the constraints keep them apart. `make test-services` runs this there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import connection, connections
+
+from clawweb.models import (
+    AdapterState,
+    AdapterVersion,
+    JobState,
+    SampleState,
+    TrainingJob,
+    TrainingSample,
+    Turn,
+    TurnState,
+)
+from clawweb.services import chat, feedback, jobs, sessions, versions
+from clawweb.services.errors import ServiceError
+from rollouts.types import Message, SamplingParams
+from tests.factories import make_adapter, make_turn, rated
+
+pytestmark = [pytest.mark.db, pytest.mark.django_db(transaction=True, serialized_rollback=True)]
+MANY = 6
+
+
+def at_once(act: Callable[[int], Any]) -> list[Any]:
+    """What each of MANY got: a result, or the refusal in the service's own words."""
+    if connection.vendor == "sqlite" and connection.is_in_memory_db():
+        pytest.skip("threads would share one connection")
+    together = threading.Barrier(MANY)
+
+    def one(number: int) -> Any:
+        together.wait(10)
+        try:
+            return act(number)
+        except ServiceError as refusal:
+            return refusal
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(MANY) as pool:
+        return list(pool.map(one, range(MANY)))
+
+
+def test_ratings_of_one_reply_leave_one_sample_and_lose_no_word(alice):
+    turn = make_turn(alice)
+    votes = at_once(
+        lambda n: feedback.rate_turn(
+            turn=Turn.objects.get(pk=turn.pk),
+            author=alice,
+            changes={"value": -1, "comment": f"word {n}"},
+        )
+    )
+    assert len({row.pk for row in votes}) == MANY
+    unclaimed = TrainingSample.objects.filter(
+        turn=turn, state__in=[SampleState.WAITING, SampleState.READY]
+    )
+    newest = turn.feedback.order_by("-id").first()
+    assert [sample.feedback_id for sample in unclaimed] == [newest.pk]
+    assert TrainingSample.objects.filter(turn=turn).count() == MANY
+
+
+def test_one_batch_queues_one_job(alice):
+    rated(alice, 8)
+    at_once(lambda _: jobs.queue_batch(alice))
+    assert TrainingJob.objects.filter(user=alice).count() == 1
+
+
+def test_one_worker_gets_the_job_and_each_sample_is_claimed_once(alice):
+    rated(alice, 8)
+    job = jobs.queue_job(user=alice)
+    claimed = [each for each in at_once(lambda _: jobs.claim_job(job.public_id)) if each]
+    assert len(claimed) == 1
+    assert claimed[0].attempt == 1
+    samples = TrainingSample.objects.filter(user=alice)
+    assert {sample.state for sample in samples} == {SampleState.CLAIMED}
+    assert claimed[0].job_samples.filter(role="new").count() == 8
+
+
+def test_a_rating_beside_a_claim_is_learned_or_counts_anew(alice):
+    turns = rated(alice, 8)
+    job = jobs.queue_job(user=alice)
+
+    def act(number: int) -> Any:
+        if number == 0:
+            return jobs.claim_job(job.public_id)
+        turn = Turn.objects.get(pk=turns[number].pk)
+        return feedback.rate_turn(turn=turn, author=alice, changes={"value": 1})
+
+    at_once(act)
+    job.refresh_from_db()
+    assert job.state == JobState.LOADING
+    for turn in turns[1:MANY]:
+        states = list(turn.samples.order_by("id").values_list("state", flat=True))
+        assert states in (
+            [SampleState.CLAIMED, SampleState.READY],  # the claim was first
+            [SampleState.SUPERSEDED, SampleState.READY],  # the rating was first
+            [SampleState.SUPERSEDED, SampleState.CLAIMED],  # and then the claim took the new one
+        ), states
+
+
+def test_two_versions_are_never_live_at_once(alice, engine):
+    adapters = [make_adapter(alice, n + 1) for n in range(MANY)]
+    at_once(
+        lambda n: versions.promote(
+            user=alice, adapter=AdapterVersion.objects.get(pk=adapters[n].pk)
+        )
+    )
+    assert AdapterVersion.objects.filter(user=alice, state=AdapterState.LIVE).count() == 1
+
+
+def test_a_pending_reply_is_claimed_by_one_generator(alice):
+    session = sessions.open_session(user=alice)
+    turns = [
+        chat.open_turn(
+            session=session,
+            parent=None,
+            messages=[Message(role="user", content=f"question {n}")],
+            params=SamplingParams(),
+        )
+        for n in range(3)
+    ]
+    claimed = [turn for turn in at_once(lambda _: chat.claim_turn()) if turn]
+    assert sorted(turn.pk for turn in claimed) == sorted(turn.pk for turn in turns[: len(claimed)])
+    assert len(claimed) >= 1
+    for turn in Turn.objects.filter(pk__in=[turn.pk for turn in claimed]):
+        assert turn.state == TurnState.STREAMING
+    tokens = [turn.lease_token for turn in claimed]
+    assert len(set(tokens)) == len(tokens)

@@ -1,0 +1,107 @@
+"""PostgreSQL and Redis from the system's packages, and tests that run on them.
+
+    make test-services                        # the units
+    make test-services TESTS=tests/loop       # others
+
+Both servers live in a folder of their own and end with the tests.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tests.prepare import install, missing
+from tests.realstack import free_ports
+
+START_SECONDS = 30
+
+
+def postgres_folder() -> Path | None:
+    """Where Debian puts the server's programs; the newest version's."""
+    return max(Path("/usr/lib/postgresql").glob("*/bin"), default=None)
+
+
+@contextmanager
+def postgres(folder: Path) -> Iterator[str]:
+    """A new cluster's address. The server refuses to be root, so it runs as its own user there."""
+    programs = postgres_folder()
+    assert programs
+    user = pwd.getpwnam("postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name)
+    data, (port,), password = folder / "data", free_ports(1), secrets.token_hex(8)
+    given = folder / "password"
+    given.write_text(password)
+    folder.chmod(0o700)
+    for path in (folder, given):
+        os.chown(path, user.pw_uid, user.pw_gid)
+    as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": [], "cwd": folder}
+    subprocess.run(
+        [programs / "initdb", "-D", data, "-U", "clawweb", "--pwfile", given, "-A", "scram-sha-256",
+         "--no-sync", "-E", "UTF8", "--locale", "C.UTF-8"],
+        check=True, stdout=subprocess.DEVNULL, **as_user,
+    )  # fmt: skip
+    options = ["-p", str(port), "-k", str(folder), "-h", "127.0.0.1", "-c", "fsync=off"]
+    server = subprocess.Popen(
+        [programs / "postgres", "-D", data, *options], stderr=(folder / "log").open("w"), **as_user
+    )
+    try:
+        ready = [programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
+        wait_for(lambda: subprocess.run(ready, check=False).returncode == 0, folder / "log")
+        yield f"postgres://clawweb:{password}@127.0.0.1:{port}/postgres"
+    finally:
+        server.terminate()
+        server.wait(START_SECONDS)
+
+
+@contextmanager
+def redis(folder: Path) -> Iterator[str]:
+    path, log = folder / "redis.sock", folder / "log"
+    options = ["--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(folder)]
+    server = subprocess.Popen(["redis-server", *options], stdout=log.open("w"))
+    try:
+        wait_for(path.exists, log)
+        yield f"unix://{path}"
+    finally:
+        server.terminate()
+        server.wait(START_SECONDS)
+
+
+def wait_for(is_ready: Callable[[], bool], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not is_ready():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"not ready after {START_SECONDS} s\n{log.read_text()[-2000:]}")
+        time.sleep(0.1)
+
+
+def main(arguments: Sequence[str]) -> int:
+    if not postgres_folder() or not shutil.which("redis-server"):
+        install("postgresql", "redis-server")
+    if not postgres_folder() or not shutil.which("redis-server"):
+        return int(missing("POSTGRESQL OR REDIS", "THE TESTS ON THEM"))
+    with ExitStack() as stack:
+        folders = [
+            Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"clawweb-{name}-")))
+            for name in ("postgres", "redis")
+        ]
+        env = {
+            **os.environ,
+            "TESTS_DATABASE_URL": stack.enter_context(postgres(folders[0])),
+            "TESTS_REDIS_URL": stack.enter_context(redis(folders[1])),
+        }
+        # The cluster ends with us. Threads that keep their connections would not let go of it.
+        command = [sys.executable, "-m", "pytest", "--reuse-db", *arguments]
+        return subprocess.run(command, env=env, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
