@@ -7,7 +7,7 @@ from django.contrib.auth import views as auth
 from django.urls import path, re_path
 from django.views.i18n import JavaScriptCatalog
 
-from clawweb.api import health, openai
+from clawweb.api import health, metrics, openai
 from clawweb.api.rest import api
 from clawweb.views import accounts, agent, chat, console, data, inspector
 
@@ -70,6 +70,6 @@ urlpatterns = [
     path("api/", api.urls),
     path("livez", health.livez),
     path("readyz", health.readyz),
-    path("metrics", health.metrics),
+    path("metrics", metrics.metrics),
     path("admin/", admin.site.urls),
 ]
