@@ -42,7 +42,7 @@ class Config(BaseSettings):
 
     # Model and serving
     base_model: str = ""  # a local folder or hub id; empty = SmolLM2-135M-Instruct under var/models
-    vllm_url: str = ""  # empty = `make run` starts one
+    vllm_url: str = ""  # empty = `make run` starts one; several with commas between
     vllm_port: int = Field(8100, ge=1, le=65535)
     vllm_key: str = ""  # empty = var/vllm_key, made on first use
     vllm_cpu_bind: str = ""  # VLLM_CPU_OMP_THREADS_BIND of our server; empty = vLLM's own choice
@@ -117,8 +117,14 @@ class Config(BaseSettings):
         return self.redis_url or f"unix://{self.var.resolve() / 'run' / 'valkey.sock'}"
 
     @property
+    def vllms(self) -> tuple[str, ...]:
+        """The model servers; at least one."""
+        given = [url.strip().rstrip("/") for url in self.vllm_url.split(",") if url.strip()]
+        return tuple(given) or (f"http://127.0.0.1:{self.vllm_port}",)
+
+    @property
     def vllm(self) -> str:
-        return (self.vllm_url or f"http://127.0.0.1:{self.vllm_port}").rstrip("/")
+        return self.vllms[0]
 
     def secret(self, name: str, given: str) -> str:
         """`given`, or the secret kept in var/`name`, made with 0600 on first use."""

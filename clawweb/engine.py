@@ -13,6 +13,7 @@ from clawweb.config import config
 from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
 from rollouts.engines.base import Engine
+from rollouts.engines.replicas import Replicas
 from rollouts.judge import Judge, load_judge
 from rollouts.judge_model import ModelJudge, is_loopback
 from rollouts.rendering import control_strings, template_hash, weights_hash
@@ -24,12 +25,18 @@ log = logging.getLogger(__name__)
 
 
 @lru_cache(maxsize=1)
-def get_engine() -> Engine:
-    """The served model. Cheap: it keeps no connection open between calls."""
+def get_replicas() -> tuple[Engine, ...]:
+    """The servers of the model. Cheap: they keep no connection open between calls."""
     settings = config()
-    return build_engine(
-        EngineConfig(url=settings.vllm, key=settings.secret("vllm_key", settings.vllm_key))
-    )
+    key = settings.secret("vllm_key", settings.vllm_key)
+    return tuple(build_engine(EngineConfig(url=url, key=key)) for url in settings.vllms)
+
+
+@lru_cache(maxsize=1)
+def get_engine() -> Engine:
+    """The served model: its one server, or all of them as one."""
+    replicas = get_replicas()
+    return replicas[0] if len(replicas) == 1 else Replicas(replicas)
 
 
 @lru_cache(maxsize=1)

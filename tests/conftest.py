@@ -80,7 +80,9 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Any:
     from rollouts.engines import build_engine
 
     scripted = build_engine(EngineConfig(kind="scripted"))
-    rooms.get_engine.cache_clear()
+    for cached in (rooms.get_replicas, rooms.get_engine):
+        cached.cache_clear()
     monkeypatch.setattr(rooms, "build_engine", lambda _: scripted)
     yield scripted
-    rooms.get_engine.cache_clear()
+    for cached in (rooms.get_replicas, rooms.get_engine):
+        cached.cache_clear()

@@ -12,10 +12,11 @@ from typing import Any
 from asgiref.sync import async_to_sync
 
 from clawweb.config import config
-from clawweb.engine import base_hash, get_engine, install_id
+from clawweb.engine import base_hash, get_engine, get_replicas, install_id
 from clawweb.models import AdapterState, AdapterVersion, Turn, TurnState, User
 from clawweb.selectors.learning import policy_of
 from clawweb.services.errors import CannotPromote, EngineDown
+from rollouts.engines.base import Engine
 from rollouts.errors import AdapterRejected, EngineRefused, EngineUnavailable, RolloutError
 from rollouts.types import BASE, Policy
 
@@ -26,19 +27,29 @@ KEEP_NEWEST = 5
 
 
 def load_and_probe(adapter: AdapterVersion) -> dict[str, float]:
-    """Serve the version and prove that it is itself; raises AdapterRejected when it is not."""
+    """Serve the version everywhere and prove on each server that it is itself; the worst of what
+    was measured. AdapterRejected when it is not, EngineUnavailable when no server answers."""
     policy = policy_of(adapter)
     if policy.path is None or not Path(policy.path).is_dir():
         raise AdapterRejected("its files are gone")
-    engine = get_engine()
-    async_to_sync(engine.load)(policy)
     probe = json.loads(Path(policy.path + ".probe.json").read_text())
-    return _compare_probe(probe, policy)
+    measured, lost = [], EngineUnavailable("no server answers")
+    for engine in get_replicas():
+        try:
+            async_to_sync(engine.load)(policy)
+            measured.append(_compare_probe(engine, probe, policy))
+        except EngineUnavailable as exc:  # left out; it will say what it lacks when it is back
+            lost = exc
+    if not measured:
+        raise lost
+    return {
+        "disagreement": max(each["disagreement"] for each in measured),
+        "difference": min(each["difference"] for each in measured),
+    }
 
 
-def _compare_probe(probe: dict[str, Any], policy: Policy) -> dict[str, float]:
+def _compare_probe(engine: Engine, probe: dict[str, Any], policy: Policy) -> dict[str, float]:
     """Mean |Δ| (nats per token) to the trainer's log-probs, and to the base's."""
-    engine = get_engine()
     ids = probe["prompt_ids"], probe["response_ids"]
     served = async_to_sync(engine.score)(*ids, policy=policy)
     base = async_to_sync(engine.score)(*ids, policy=BASE)

@@ -162,8 +162,9 @@ def start(config: Config, supervisor: Supervisor, parts: list[Part]) -> None:
 
 
 def announce(config: Config, parts: list[Part], seconds: float) -> None:
-    if config.vllm_url and not answers(f"{config.vllm}/health"):
-        say(f"warning: no vLLM answers at {config.vllm} (CLAWWEB_VLLM_URL); replies will fail")
+    for url in config.vllms if config.vllm_url else ():
+        if not answers(f"{url}/health"):
+            say(f"warning: no vLLM answers at {url} (CLAWWEB_VLLM_URL); replies may fail")
     say(f"clawweb is ready at {web_url(config)} after {seconds:.0f} s")
     if any(part.name == "web" for part in parts):
         from clawweb.services.accounts import first_admin_link
