@@ -74,13 +74,18 @@ def back_up(config: Config, *, before_migration: bool) -> None:
     target = folder / f"clawweb-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}.sqlite3"
     partial = target.with_suffix(".partial")
     partial.unlink(missing_ok=True)
-    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(partial)) as new:
-        old.backup(new)
-    partial.chmod(0o600)
+    copy_sqlite(source, partial)
     partial.rename(target)
     for copy in [*copies, target][:-KEPT_BACKUPS]:
         copy.unlink()
     say(f"database: copied to {target}")
+
+
+def copy_sqlite(source: Path, target: Path) -> None:
+    """A consistent copy, for our eyes only, of a database that may be in use."""
+    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target)) as new:
+        old.backup(new)
+    target.chmod(0o600)
 
 
 def collect_static() -> None:

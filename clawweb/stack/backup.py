@@ -1,0 +1,191 @@
+"""One file with all that cannot be made again: the database, every version's weights, the secrets.
+
+The base model, logs and collected files are left out: they can be made again. The file is a ZIP
+with a manifest of hashes; `restore` checks them before it puts anything in its place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from django.db import connection
+from django.utils import timezone
+
+from clawweb.config import Config
+from clawweb.engine import base_hash
+from clawweb.stack.database import copy_sqlite
+from clawweb.stack.terminal import StackError
+
+FORMAT = 1
+MANIFEST, SQLITE, DUMP = "manifest.json", "clawweb.sqlite3", "database.dump"
+SECRETS = ("secret_key", "install_id")  # sessions, and the names of versions, rest on them
+FOLDER = "adapters"
+
+
+def write_backup(config: Config, target: Path) -> dict[str, Any]:
+    """Write `target`, which must not be there yet; returns its manifest.
+
+    Everything may run meanwhile: the database is copied in one piece first, and a version's folder
+    is never changed once it is written. One that was removed in between is named under `missing`.
+    """
+    if target.exists():
+        raise StackError(f"{target} is there already; a backup never overwrites another")
+    versions = _versions()
+    with tempfile.TemporaryDirectory(dir=config.var, prefix=".backup-") as scratch:
+        database = _copy_database(Path(scratch))
+        partial = target.with_name(f".{target.name}.partial")
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+            with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+                hashes = dict(_pack(archive, config, database))
+                manifest = {
+                    "format": FORMAT,
+                    "made_at": timezone.now().isoformat(),
+                    "database": connection.vendor,
+                    "base_hash": base_hash(),
+                    "files": hashes,
+                    "missing": [path for path in versions if f"{path}/" not in _folders(hashes)],
+                }
+                archive.writestr(MANIFEST, json.dumps(manifest, indent=1))
+            out.flush()
+            os.fsync(out.fileno())
+        partial.rename(target)
+    return manifest
+
+
+def _versions() -> list[str]:
+    """Folders that the rows count on."""
+    from clawweb.models import AdapterState, AdapterVersion
+
+    kept = AdapterVersion.objects.exclude(state=AdapterState.ERASED)
+    return list(kept.values_list("path", flat=True))
+
+
+def _folders(hashes: dict[str, str]) -> set[str]:
+    return {f"{PurePosixPath(name).parent}/" for name in hashes}
+
+
+def _copy_database(scratch: Path) -> Path:
+    if connection.vendor == "sqlite":
+        copy_sqlite(Path(connection.settings_dict["NAME"]), scratch / SQLITE)
+        return scratch / SQLITE
+    _postgres("pg_dump", "--format=custom", "--no-owner", "--file", str(scratch / DUMP))
+    return scratch / DUMP
+
+
+def _pack(archive: zipfile.ZipFile, config: Config, database: Path) -> Iterator[tuple[str, str]]:
+    """Each file under its path below the data folder, with its sha256."""
+    files = [(database.name, database)]
+    files += [(name, config.var / name) for name in SECRETS]
+    for path in sorted((config.var / FOLDER).rglob("*")):
+        if path.is_file() and not any(part.startswith(".") for part in path.parts[-3:]):
+            files.append((path.relative_to(config.var).as_posix(), path))
+    for name, path in files:
+        try:
+            digest = _sha256(path)
+            archive.write(path, name)
+        except FileNotFoundError:
+            continue  # pruned a moment ago, or a secret that was never needed
+        yield name, digest
+
+
+def restore_backup(config: Config, source: Path) -> dict[str, Any]:
+    """Put a backup's files into an empty data folder, or an empty PostgreSQL; returns its manifest.
+
+    Nothing is put in its place before every hash was right.
+    """
+    _refuse_unless_empty(config)
+    config.var.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (
+        _opened(source) as archive,
+        tempfile.TemporaryDirectory(dir=config.var, prefix=".restore-") as scratch,
+    ):
+        manifest = _manifest(archive, source)
+        for name, digest in manifest["files"].items():
+            _unpack(archive, name, digest, Path(scratch))
+        if connection.vendor != "sqlite":
+            dump = str(Path(scratch) / DUMP)
+            _postgres("pg_restore", "--no-owner", "--exit-on-error", "--single-transaction", dump)
+            Path(dump).unlink()
+        for path in sorted(Path(scratch).iterdir(), key=lambda path: path.name == SQLITE):
+            shutil.move(path, config.var / path.name)  # the database last: then it is restored
+    return manifest
+
+
+def _refuse_unless_empty(config: Config) -> None:
+    if connection.vendor == "sqlite":
+        there = [name for name in (SQLITE, FOLDER) if (config.var / name).exists()]
+        if there:
+            raise StackError(
+                f"{config.var} holds {' and '.join(there)} already: restore into an empty folder "
+                "(set CLAWWEB_VAR to one)"
+            )
+    elif connection.introspection.table_names():
+        raise StackError("the database has tables already: restore into an empty one")
+
+
+def _opened(source: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(source)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise StackError(f"{source} cannot be read as a backup: {error}") from error
+
+
+def _manifest(archive: zipfile.ZipFile, source: Path) -> dict[str, Any]:
+    try:
+        manifest: dict[str, Any] = json.loads(archive.read(MANIFEST))
+    except (KeyError, ValueError) as error:
+        raise StackError(f"{source} is no backup of clawweb: it has no manifest") from error
+    if manifest.get("format") != FORMAT:
+        raise StackError(f"{source} was written by a later version of clawweb; run that one")
+    if manifest["database"] != connection.vendor:
+        raise StackError(
+            f"the backup is of {manifest['database']} and the settings name {connection.vendor} "
+            "(CLAWWEB_DATABASE_URL)"
+        )
+    return manifest
+
+
+def _unpack(archive: zipfile.ZipFile, name: str, digest: str, scratch: Path) -> None:
+    path = PurePosixPath(name)
+    known = name in (SQLITE, DUMP, *SECRETS) or path.parts[0] == FOLDER
+    if not known or path.is_absolute() or ".." in path.parts:
+        raise StackError(f"the backup holds {name!r}, which does not belong into one")
+    target = scratch / path
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        with archive.open(name) as packed, target.open("xb") as out:
+            shutil.copyfileobj(packed, out)
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise StackError(f"{name} is missing from the backup, or broken: {error}") from error
+    target.chmod(0o600)
+    if _sha256(target) != digest:
+        raise StackError(f"{name} is not what was backed up: its hash is another")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _postgres(program: str, *options: str) -> None:
+    """pg_dump or pg_restore on the database of the settings; the password goes by environment."""
+    if shutil.which(program) is None:
+        raise StackError(f"{program} is needed for PostgreSQL: install PostgreSQL's client")
+    settings = connection.settings_dict
+    address = {"HOST": "--host", "PORT": "--port", "USER": "--username", "NAME": "--dbname"}
+    where = [f"{flag}={settings[name]}" for name, flag in address.items() if settings.get(name)]
+    env = {**os.environ, "PGPASSWORD": settings.get("PASSWORD") or ""}
+    done = subprocess.run(
+        [program, *where, *options], env=env, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise StackError(f"{program} failed: {done.stderr.strip()[-1000:]}")

@@ -1,0 +1,198 @@
+"""A backup holds what cannot be made again; a restore puts all of it back, or nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from clawweb.config import Config, config
+from clawweb.stack import backup
+from clawweb.stack.terminal import StackError
+from tests.factories import make_adapter, make_turn
+
+pytestmark = [pytest.mark.db, pytest.mark.django_db(transaction=True, serialized_rollback=True)]
+
+
+@pytest.fixture
+def version(alice: Any, engine: Any) -> Any:
+    """A version with files, beside what must stay out of a backup."""
+    shutil.rmtree(config().var / "adapters", ignore_errors=True)
+    adapter = make_adapter(alice, 1, "live")
+    folder = config().var / adapter.path
+    (folder / "adapter_model.safetensors").write_bytes(b"weights")
+    Path(f"{folder}.probe.json").write_text("{}")
+    unfinished = folder.with_name(".v2.1.unfinished-1")
+    unfinished.mkdir()
+    (unfinished / "adapter_model.safetensors").write_bytes(b"half")
+    config().secret("install_id", "")
+    yield adapter
+    shutil.rmtree(config().var / "adapters")
+
+
+@pytest.fixture
+def file(version: Any, alice: Any, tmp_path: Path) -> Path:
+    make_turn(alice, "what is in a backup?")
+    path = tmp_path / "backup.zip"
+    backup.write_backup(config(), path)
+    return path
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Config:
+    return Config(_env_prefix="NOT_FROM_THIS_ENVIRONMENT_", var=tmp_path / "restored")
+
+
+sqlite_alone = pytest.mark.skipif(connection.vendor != "sqlite", reason="needs an empty database")
+
+
+def manifest_of(file: Path) -> dict[str, Any]:
+    with zipfile.ZipFile(file) as archive:
+        found: dict[str, Any] = json.loads(archive.read("manifest.json"))
+    return found
+
+
+def test_it_holds_rows_weights_and_secrets_and_nothing_half(file, version):
+    names = set(manifest_of(file)["files"])
+    database = "clawweb.sqlite3" if connection.vendor == "sqlite" else "database.dump"
+    assert names == {
+        database,
+        "secret_key",
+        "install_id",
+        f"{version.path}/adapter_model.safetensors",
+        f"{version.path}.probe.json",
+    }
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert not list(config().var.glob(".backup-*"))
+
+
+def test_a_version_whose_files_are_gone_is_named(version, tmp_path):
+    shutil.rmtree(config().var / version.path)
+    manifest = backup.write_backup(config(), tmp_path / "backup.zip")
+    assert manifest["missing"] == [version.path]
+
+
+def test_a_backup_never_overwrites(file):
+    with pytest.raises(StackError, match="never overwrites"):
+        backup.write_backup(config(), file)
+
+
+@sqlite_alone
+def test_a_restored_folder_has_all_of_it(file, version, empty):
+    backup.restore_backup(empty, file)
+    assert (empty.var / version.path / "adapter_model.safetensors").read_bytes() == b"weights"
+    for name in ("secret_key", "install_id"):
+        assert (empty.var / name).read_text() == (config().var / name).read_text()
+    rows = sqlite3.connect(empty.var / "clawweb.sqlite3")
+    found = rows.execute("select name, state from clawweb_adapterversion").fetchall()
+    said = rows.execute("select input_messages from clawweb_turn").fetchone()[0]
+    rows.close()
+    assert found == [(version.name, "live")]
+    assert "what is in a backup?" in said
+    assert not list(empty.var.glob(".restore-*"))
+
+
+@sqlite_alone
+def test_what_is_there_is_not_overwritten(file, empty):
+    backup.restore_backup(empty, file)
+    with pytest.raises(StackError, match="an empty folder"):
+        backup.restore_backup(empty, file)
+
+
+def rewritten(file: Path, target: Path, change: Any) -> Path:
+    """The backup with some of its files or its manifest changed."""
+    with zipfile.ZipFile(file) as old:
+        files = {name: old.read(name) for name in old.namelist()}
+    manifest = json.loads(files.pop("manifest.json"))
+    change(files, manifest)
+    with zipfile.ZipFile(target, "w") as new:
+        for name, data in files.items():
+            new.writestr(name, data)
+        new.writestr("manifest.json", json.dumps(manifest))
+    return target
+
+
+def spoil(files: dict[str, bytes], manifest: dict[str, Any]) -> None:
+    files["secret_key"] = b"another"
+
+
+def lose(files: dict[str, bytes], manifest: dict[str, Any]) -> None:
+    del files["install_id"]
+
+
+def climb(files: dict[str, bytes], manifest: dict[str, Any]) -> None:
+    files["adapters/../../evil"] = b""
+    manifest["files"]["adapters/../../evil"] = "0"
+
+
+def stray(files: dict[str, bytes], manifest: dict[str, Any]) -> None:
+    files["run/up.sock"] = b""
+    manifest["files"]["run/up.sock"] = "0"
+
+
+def later(files: dict[str, bytes], manifest: dict[str, Any]) -> None:
+    manifest["format"] = 2
+
+
+def other(files: dict[str, bytes], manifest: dict[str, Any]) -> None:
+    manifest["database"] = "oracle"
+
+
+@sqlite_alone
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (spoil, "its hash is another"),
+        (lose, "missing from the backup"),
+        (climb, "does not belong"),
+        (stray, "does not belong"),
+        (later, "later version"),
+        (other, "oracle"),
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_is_put_in_place(file, empty, tmp_path, change, words):
+    bad = rewritten(file, tmp_path / "bad.zip", change)
+    with pytest.raises(StackError, match=words):
+        backup.restore_backup(empty, bad)
+    assert list(empty.var.iterdir()) == []
+
+
+@sqlite_alone
+def test_a_file_that_is_no_backup_is_said_to_be_none(empty, tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(StackError, match="cannot be read as a backup"):
+        backup.restore_backup(empty, tmp_path / "notes.txt")
+    with pytest.raises(StackError, match="cannot be read as a backup"):
+        backup.restore_backup(empty, tmp_path / "nowhere.zip")
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="of PostgreSQL's own programs")
+def test_postgres_is_dumped_whole_and_refused_where_tables_are(file, empty, tmp_path):
+    with zipfile.ZipFile(file) as archive:
+        assert archive.read("database.dump").startswith(b"PGDMP")
+    with pytest.raises(StackError, match="tables already"):
+        backup.restore_backup(empty, file)
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="of PostgreSQL's own programs")
+def test_an_empty_postgres_gets_the_rows_back(file, version, empty, monkeypatch):
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE restored")
+    other = connection.copy("restored")
+    other.settings_dict = {**connection.settings_dict, "NAME": "restored"}
+    monkeypatch.setattr(backup, "connection", other)
+    try:
+        backup.restore_backup(empty, file)
+        with other.cursor() as cursor:
+            cursor.execute("SELECT name, state FROM clawweb_adapterversion")
+            assert cursor.fetchall() == [(version.name, "live")]
+    finally:
+        other.close()
+    assert (empty.var / version.path / "adapter_model.safetensors").read_bytes() == b"weights"
+    assert not (empty.var / "database.dump").exists()
