@@ -1,10 +1,10 @@
-"""Metric points to Plotly figures and to sentences. Pure: plain dicts in, plain dicts out."""
+"""Which charts a job has, how to read each, and what its line says in words. Pure."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from django.utils.functional import Promise
@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 Point = dict[str, Any]
-FEW_STEPS = 4  # what a job plans
+STEADY = 0.1  # of the range: a change below it is no trend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,27 +22,29 @@ class Chart:
     key: str
     title: str | Promise
     meaning: str | Promise
+    section: str | Promise
     digits: int = 3
+    spread: str = ""  # key of its standard deviation, drawn as bars
 
+
+_GOAL = gettext_lazy("Goal")
+_HEALTH = gettext_lazy("Health of the agent")
+_OPTIMISER = gettext_lazy("Optimiser")
+_REPLIES = gettext_lazy("Replies")
+_SPEED = gettext_lazy("Speed")
 
 CHARTS = (
     Chart(
         key="loss",
+        section=_GOAL,
         title=gettext_lazy("Loss"),
         meaning=gettext_lazy(
             "How far the new version still is from what your ratings ask for. It should fall."
         ),
     ),
     Chart(
-        key="reward",
-        title=gettext_lazy("Reward"),
-        meaning=gettext_lazy(
-            "The mean of your thumbs in this step's replies: 1 is all up, −1 is all down."
-        ),
-        digits=2,
-    ),
-    Chart(
         key="kl",
+        section=_GOAL,
         title=gettext_lazy("Distance to the hinted model (KL)"),
         meaning=gettext_lazy(
             "How differently it would answer from a model that had been told your wishes. "
@@ -50,106 +52,185 @@ CHARTS = (
         ),
     ),
     Chart(
+        key="reward",
+        section=_GOAL,
+        title=gettext_lazy("Reward"),
+        meaning=gettext_lazy(
+            "The mean of your thumbs in this step's replies, and how they differ: 1 is all up, "
+            "−1 is all down. Any value is fine; all the same teaches least."
+        ),
+        digits=2,
+        spread="reward_std",
+    ),
+    Chart(
+        key="policy_loss",
+        section=_GOAL,
+        title=gettext_lazy("Loss of the thumbs"),
+        meaning=gettext_lazy(
+            "The part of the loss that thumbs alone make. Near 0 is normal, below 0 is good."
+        ),
+    ),
+    Chart(
+        key="kl_base",
+        section=_HEALTH,
+        title=gettext_lazy("Distance to the base model (KL)"),
+        meaning=gettext_lazy(
+            "How differently it answers from the untrained model. Below 0.2 is healthy; above 0.5 "
+            "it may stop making sense."
+        ),
+    ),
+    Chart(
+        key="entropy",
+        section=_HEALTH,
+        title=gettext_lazy("Entropy"),
+        meaning=gettext_lazy(
+            "How many ways of going on it weighs up. It may fall a little; a fall towards 0 means "
+            "that it only repeats itself."
+        ),
+    ),
+    Chart(
+        key="clip_share",
+        section=_HEALTH,
+        title=gettext_lazy("Words held back"),
+        meaning=gettext_lazy(
+            "The share of words whose change was cut off for being too large at once. Below 0.1 "
+            "is healthy, above 0.3 a warning."
+        ),
+        digits=2,
+    ),
+    Chart(
+        key="zero_advantage",
+        section=_HEALTH,
+        title=gettext_lazy("Thumbs that taught nothing"),
+        meaning=gettext_lazy(
+            "The share of thumbs that were exactly as expected. Low is good; at 1 the step "
+            "learned nothing from thumbs."
+        ),
+        digits=2,
+    ),
+    Chart(
+        key="policy_lag",
+        section=_HEALTH,
+        title=gettext_lazy("Versions behind"),
+        meaning=gettext_lazy(
+            "How many versions ago the step's replies were written. 0 is best; more than 3 is "
+            "not trained on."
+        ),
+        digits=1,
+    ),
+    Chart(
+        key="response_length",
+        section=_REPLIES,
+        title=gettext_lazy("Length of its own replies"),
+        meaning=gettext_lazy(
+            "Mean tokens of the replies that it writes while it trains. It follows what you ask "
+            "for; a jump to the limit is a warning."
+        ),
+        digits=0,
+    ),
+    Chart(
+        key="cut_share",
+        section=_REPLIES,
+        title=gettext_lazy("Replies cut off"),
+        meaning=gettext_lazy(
+            "The share of those replies that did not end within training's limit. High is normal "
+            "for long answers; a rise means that it forgets to stop."
+        ),
+        digits=2,
+    ),
+    Chart(
         key="grad_norm",
+        section=_OPTIMISER,
         title=gettext_lazy("Gradient norm"),
-        meaning=gettext_lazy("How hard the step pulls. A sudden jump is a warning."),
+        meaning=gettext_lazy(
+            "How hard the step pulls. Level or falling is healthy; a sudden jump is a warning."
+        ),
+    ),
+    Chart(
+        key="lr",
+        section=_OPTIMISER,
+        title=gettext_lazy("Learning rate"),
+        meaning=gettext_lazy("How long the step is. It shrinks as the goal comes near."),
+        digits=6,
     ),
     Chart(
         key="tokens_per_second",
+        section=_SPEED,
         title=gettext_lazy("Tokens per second"),
         meaning=gettext_lazy(
             "Reply tokens that are worked through. It only tells how long you wait."
         ),
         digits=0,
     ),
+    Chart(
+        key="memory_mib",
+        section=_SPEED,
+        title=gettext_lazy("Memory (MiB)"),
+        meaning=gettext_lazy(
+            "What the trainer holds. Level is healthy; steady growth ends in a crash."
+        ),
+        digits=0,
+    ),
 )
 
 
-def chart_context(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """For each chart what the page shows of it: words for everyone, a figure for the script."""
+def figures(points: Sequence[Point]) -> list[dict[str, Any]]:
+    """For each chart what the page says of it; the lines themselves are drawn in the browser."""
     return [
         {
             "key": chart.key,
+            "section": chart.section,
             "title": chart.title,
             "meaning": chart.meaning,
             "digits": chart.digits,
+            "measured": any(chart.key in point for point in points),
             "summary": summary(chart, points),
-            "figure": figure(chart, points),
         }
         for chart in CHARTS
     ]
 
 
-def figure(chart: Chart, points: Sequence[Point]) -> dict[str, Any]:
-    """A line through the measured points. Colours come from the page's theme, in the browser."""
-    steps, values = measured(chart, points)
-    return {
-        "data": [
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": str(chart.title),
-                "x": steps,
-                "y": values,
-                "hovertemplate": f"{_('step')} %{{x}}: %{{y:.{chart.digits}f}}<extra></extra>",
-            }
-        ],
-        "layout": {
-            "autosize": True,
-            "height": 220,
-            "margin": {"l": 52, "r": 12, "t": 8, "b": 40},
-            "showlegend": False,
-            "xaxis": {"title": {"text": _("step")}, **steps_axis(points)},
-            "yaxis": {"zeroline": chart.key in ("reward",), "nticks": 5},
-            "shapes": restarts(points),
-        },
-    }
-
-
-def steps_axis(points: Sequence[Point]) -> dict[str, Any]:
-    """Whole steps from 0, with room for a few. charts.js does the same for new points."""
-    last = max(points[-1]["step"] if points else 0, FEW_STEPS)
-    return {"range": [0, last + 0.4], "dtick": 1 if last <= 12 else None, "tickformat": "d"}
-
-
-def restarts(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """A dotted line before the first step of every attempt but the first."""
-    shapes = []
-    for before, after in pairwise(points):
-        if after["attempt"] != before["attempt"]:
-            at = (before["step"] + after["step"]) / 2
-            shapes.append(
-                {
-                    "type": "line",
-                    "xref": "x",
-                    "yref": "paper",
-                    "x0": at,
-                    "x1": at,
-                    "y0": 0,
-                    "y1": 1,
-                    "line": {"dash": "dot", "width": 1},
-                }
-            )
-    return shapes
-
-
-def measured(chart: Chart, points: Sequence[Point]) -> tuple[list[int], list[float]]:
-    """Steps and values of the points that have this metric; a missing one is no zero."""
-    rows = [(point["step"], point[chart.key]) for point in points if chart.key in point]
-    return [step for step, _value in rows], [value for _step, value in rows]
+def cells(points: Sequence[Point]) -> list[list[str]]:
+    """The same as rows of a table: step, attempt, each chart's value, – where there is none."""
+    return [
+        [
+            str(point["step"]),
+            str(point["attempt"]),
+            *(_number(chart, point.get(chart.key)) for chart in CHARTS),
+        ]
+        for point in points
+    ]
 
 
 def summary(chart: Chart, points: Sequence[Point]) -> str:
-    """What the line shows, in a sentence."""
-    _steps, values = measured(chart, points)
-    if not values:
-        return _("Nothing measured yet.")
-    number = f"{{:.{chart.digits}f}}".format
-    if len(values) == 1:
-        return _("One point: %(value)s.") % {"value": number(values[0])}
-    return _("Now %(last)s, at first %(first)s; between %(low)s and %(high)s.") % {
-        "last": number(values[-1]),
-        "first": number(values[0]),
-        "low": number(min(values)),
-        "high": number(max(values)),
+    """What the line shows, in a sentence: last, first, least, largest, and where it goes."""
+    values = [point[chart.key] for point in points if chart.key in point]
+    numbers = [value for value in values if isinstance(value, int | float)]
+    if not numbers:
+        return _("Nothing measured yet.") if not values else _("No number came out.")
+    if len(numbers) == 1:
+        return _("One point: %(value)s.") % {"value": _number(chart, numbers[0])}
+    words = _("Now %(last)s, at first %(first)s; between %(low)s and %(high)s.") % {
+        "last": _number(chart, numbers[-1]),
+        "first": _number(chart, numbers[0]),
+        "low": _number(chart, min(numbers)),
+        "high": _number(chart, max(numbers)),
     }
+    return f"{words} {_trend(numbers)}".strip()
+
+
+def _number(chart: Chart, value: Any) -> str:
+    if isinstance(value, int | float) and math.isfinite(value):
+        return f"{value:.{chart.digits}f}"
+    return "–" if value is None else str(value)
+
+
+def _trend(numbers: Sequence[float]) -> str:
+    """Whether the second half is higher or lower than the first; nothing of less than four."""
+    if len(numbers) < 4:
+        return ""
+    half = len(numbers) // 2
+    change = sum(numbers[-half:]) / half - sum(numbers[:half]) / half
+    if abs(change) <= STEADY * (max(numbers) - min(numbers)):
+        return _("It stays about level.")
+    return _("It rises.") if change > 0 else _("It falls.")

@@ -9,7 +9,7 @@ from django.views.i18n import JavaScriptCatalog
 
 from clawweb.api import health, metrics, openai
 from clawweb.api.rest import api
-from clawweb.views import accounts, agent, chat, console, data, inspector
+from clawweb.views import accounts, agent, charts, chat, console, data, inspector, jobs
 
 handler403 = "clawweb.views.problems.forbidden"
 handler404 = "clawweb.views.problems.not_found"
@@ -22,9 +22,10 @@ pages = [
     path("agent/", agent.agent, name="agent"),
     path("sessions/", inspector.sessions, name="sessions"),
     path("sessions/<str:session_id>/", inspector.session, name="session"),
-    path("jobs/", console.jobs, name="jobs"),
-    path("jobs/<str:job_id>/", console.job, name="job"),
-    path("jobs/<str:job_id>/points/", console.job_points, name="job_points"),
+    path("jobs/", jobs.jobs, name="jobs"),
+    path("jobs/<str:job_id>/", jobs.job, name="job"),
+    path("jobs/<str:job_id>/series/", charts.job_series, name="job_series"),
+    path("jobs/<str:job_id>/metrics.csv", charts.job_csv, name="job_csv"),
     path("adapters/", console.adapters, name="adapters"),
     path("data/", data.data, name="data"),
     path("data/import/", data.bring_in, name="data_import"),
@@ -53,12 +54,12 @@ parts = [
     path("parts/ratings/", agent.ratings_part, name="part_ratings"),
     path("parts/sessions/", chat.sessions_part, name="part_sessions"),
     path("parts/transfers/", data.transfers_part, name="part_transfers"),
-    path("parts/jobs/", console.jobs_part, name="part_jobs"),
-    path("parts/system/", console.system_part, name="part_system"),
+    path("parts/jobs/", jobs.jobs_part, name="part_jobs"),
+    path("parts/system/", jobs.system_part, name="part_system"),
     path("parts/turns/<str:turn_id>/", inspector.turn_part, name="part_turn"),
     path("parts/adapters/", console.adapters_part, name="part_adapters"),
-    path("parts/jobs/<str:job_id>/head/", console.job_part, {"part": "head"}, name="part_job_head"),
-    path("parts/jobs/<str:job_id>/tail/", console.job_part, {"part": "tail"}, name="part_job_tail"),
+    path("parts/jobs/<str:job_id>/head/", jobs.job_part, {"part": "head"}, name="part_job_head"),
+    path("parts/jobs/<str:job_id>/tail/", jobs.job_part, {"part": "tail"}, name="part_job_tail"),
 ]
 urlpatterns = [
     *pages,

@@ -30,6 +30,8 @@ class Item:
     temperature: float = 1.0
     advantage: float | None = None  # None: this reply is not trained by reward
     reward: float | None = None  # the vote itself, for the charts
+    version_age: int = 0  # versions since the one that wrote it, for the charts
+    is_finished: bool | None = None  # a re-answer's: whether it ended by itself
 
     @property
     def length(self) -> int:

@@ -27,3 +27,9 @@ def reverse_kl(policy_logits_NV: Tensor, teacher_logits_NV: Tensor) -> Tensor:
     policy_NV = torch.log_softmax(policy_logits_NV.float(), dim=-1)
     teacher_NV = torch.log_softmax(teacher_logits_NV.float(), dim=-1)
     return (policy_NV.exp() * (policy_NV - teacher_NV)).sum(dim=-1)
+
+
+def entropy(logits_NV: Tensor) -> Tensor:
+    """H = -sum_v pi(v) log pi(v) at T = 1, (N,) nats."""
+    logprobs_NV = torch.log_softmax(logits_NV.float(), dim=-1)
+    return -(logprobs_NV.exp() * logprobs_NV).sum(dim=-1)

@@ -49,6 +49,23 @@ def clipped_policy_loss(
     return -masked_sum(weight_N * surrogate_N, mask_N) / tokens
 
 
+def clipped(
+    policy_logprobs_N: Tensor,
+    proximal_logprobs_N: Tensor,
+    advantages_N: Tensor,
+    mask_N: Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+) -> Tensor:
+    """How many tokens `clipped_policy_loss` takes no gradient from, a scalar: r_t beyond
+    1 + e_high where A_t > 0, or below 1 - e_low where A_t < 0."""
+    ratio_N = torch.where(mask_N, policy_logprobs_N - proximal_logprobs_N, 0.0).exp()
+    beyond_N = (ratio_N > 1 + clip_high) & (advantages_N > 0)
+    below_N = (ratio_N < 1 - clip_low) & (advantages_N < 0)
+    return (mask_N & (beyond_N | below_N)).sum()
+
+
 def distillation_loss(
     policy_logits_NV: Tensor,
     teacher_logits_NV: Tensor,

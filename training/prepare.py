@@ -65,6 +65,7 @@ def _item(base: Base, sample: Sample, config: TrainConfig, baseline: Baseline) -
         temperature=sample.temperature,
         advantage=advantage,
         reward=sample.reward,
+        version_age=sample.version_age,
     )
     return TOO_LONG if item.length > config.max_tokens else item
 

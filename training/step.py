@@ -15,9 +15,10 @@ from training.base import Base
 from training.batching import Item
 from training.config import TrainConfig
 from training.forward import backward_in_chunks, logits, response_hidden
-from training.logprobs import reverse_kl, token_logprobs
+from training.logprobs import entropy, reverse_kl, token_logprobs
 from training.losses import (
     anchor_loss,
+    clipped,
     clipped_policy_loss,
     distillation_loss,
     masked_sum,
@@ -25,9 +26,10 @@ from training.losses import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepSums:
-    """What micro-batches add up to: the loss, the summed KL under hints, over how many tokens.
+    """What micro-batches add up to: the loss as a mean over the step, the rest as sums over tokens,
+    each with how many tokens it was measured on.
 
     `effects`: of each hinted reply that was rated, log q(y_t) - log pi(y_t) of its own tokens.
     """
@@ -36,13 +38,19 @@ class StepSums:
     kl: float = 0.0
     hinted_tokens: int = 0
     effects: Mapping[int, tuple[float, ...]] = field(default_factory=dict)  # by sample id
+    policy_loss: float = 0.0  # part of `loss`
+    rewarded_tokens: int = 0
+    clipped_tokens: int = 0
+    kl_base: float = 0.0
+    anchored_tokens: int = 0
+    entropy: float = 0.0
+    tokens: int = 0
 
     def __add__(self, other: StepSums) -> StepSums:
+        names = [f.name for f in fields(self) if f.name != "effects"]
         return StepSums(
-            self.loss + other.loss,
-            self.kl + other.kl,
-            self.hinted_tokens + other.hinted_tokens,
-            {**self.effects, **other.effects},
+            **{name: getattr(self, name) + getattr(other, name) for name in names},
+            effects={**self.effects, **other.effects},
         )
 
 
@@ -94,12 +102,11 @@ def group_backward(
 ) -> StepSums:
     """Add a micro-batch's gradient to the adapter's."""
     rows = _tokens(group, base.device)
-    kl = 0.0
+    sums = StepSums(hinted_tokens=int(rows.hinted_N.sum()), tokens=len(rows.targets_N))
     shows_effects = any(item.is_hinted and not item.is_fresh for item in group)
     gaps: list[Tensor] = []
 
     def loss_of(hidden_NH: Tensor, chunk: slice) -> Tensor:
-        nonlocal kl
         part = rows.part(chunk)
         policy_logits_NV = logits(base, hidden_NH)
         with torch.no_grad():
@@ -107,22 +114,25 @@ def group_backward(
             if shows_effects:
                 teacher_N = token_logprobs(teacher_logits_NV, part.targets_N)
                 gaps.append(teacher_N - token_logprobs(policy_logits_NV, part.targets_N))
+            sums.entropy += float(entropy(policy_logits_NV).sum())
         distilled = _distilled(policy_logits_NV, teacher_logits_NV, part, config, counts)
         if config.loss_is_kl:
-            kl += float(distilled.detach()) * counts.distilled
+            sums.kl += float(distilled.detach()) * counts.distilled
         elif bool(part.hinted_N.any()):
             with torch.no_grad():
                 kl_N = reverse_kl(policy_logits_NV, teacher_logits_NV)
-            kl += float(masked_sum(kl_N, part.hinted_N))
+            sums.kl += float(masked_sum(kl_N, part.hinted_N))
         loss = config.distill_weight * distilled
         if config.distils_tokens or bool(part.rewarded_N.any()):
-            loss = loss + _by_tokens(policy_logits_NV, teacher_logits_NV, part, config, counts)
+            policy = _by_tokens(policy_logits_NV, teacher_logits_NV, part, config, counts, sums)
+            sums.policy_loss += float(policy.detach())
+            loss = loss + policy
         return loss
 
     hidden_NH = response_hidden(base, model, [(i.prompt_ids, i.response_ids) for i in group])
-    loss = backward_in_chunks(hidden_NH, loss_of)
-    effects = _by_reply(group, torch.cat(gaps)) if shows_effects else {}
-    return StepSums(loss, kl, int(rows.hinted_N.sum()), effects)
+    sums.loss = backward_in_chunks(hidden_NH, loss_of)
+    sums.effects = _by_reply(group, torch.cat(gaps)) if shows_effects else {}
+    return sums
 
 
 def _by_reply(group: Sequence[Item], gap_N: Tensor) -> dict[int, tuple[float, ...]]:
@@ -169,6 +179,7 @@ def _by_tokens(
     part: _Tokens,
     config: TrainConfig,
     counts: Counts,
+    sums: StepSums,
 ) -> Tensor:
     """w_r L_clip(rewarded) + w_a L_anchor(rewarded and not hinted), on the sampled words.
 
@@ -184,9 +195,11 @@ def _by_tokens(
         advantages_N = torch.where(part.rewarded_N, advantages_N, 0.0)  # no vote, no such term
         advantages_N = advantages_N + torch.where(part.hinted_N, gap_N, 0.0)
         mask_N = mask_N | part.hinted_N
-    surrogate = _surrogate(policy_logits_NV, advantages_N, mask_N, part, config, counts)
+    surrogate = _surrogate(policy_logits_NV, advantages_N, mask_N, part, config, counts, sums)
     anchored_N = part.rewarded_N & ~part.hinted_N
     anchored = anchor_loss(policy_N, teacher_N, anchored_N, tokens=counts.anchored)
+    sums.anchored_tokens += int(anchored_N.sum())
+    sums.kl_base += float(anchored.detach()) * counts.anchored
     return surrogate + config.anchor_weight * anchored
 
 
@@ -197,6 +210,7 @@ def _surrogate(
     part: _Tokens,
     config: TrainConfig,
     counts: Counts,
+    sums: StepSums,
 ) -> Tensor:
     """L_clip at the temperature of sampling.
 
@@ -205,14 +219,16 @@ def _surrogate(
     policy_N = token_logprobs(policy_logits_NV, part.targets_N, temperature=part.temperature_N)
     own_N = policy_N.detach()
     proximal_N = torch.where(part.proximal_logprobs_N.isnan(), own_N, part.proximal_logprobs_N)
+    bounds = {"clip_low": config.clip_low, "clip_high": config.clip_high}
+    sums.rewarded_tokens += int(mask_N.sum())
+    sums.clipped_tokens += int(clipped(own_N, proximal_N, advantages_N, mask_N, **bounds))
     return clipped_policy_loss(
         policy_N,
         proximal_N,
         torch.where(part.fresh_N, proximal_N, part.rollout_logprobs_N),
         advantages_N,
         mask_N,
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
+        **bounds,
         importance_cap=config.importance_cap,
         tokens=counts.rewarded,
     )

@@ -23,6 +23,7 @@ from training.config import TrainConfig
 from training.errors import Diverged, NoSignal
 from training.forward import Pair, boosted, kl_between, response_hidden, response_logprobs
 from training.kto import kto_backward
+from training.metrics import step_metrics
 from training.optimizer import load_optimizer, make_optimizer
 from training.prepare import HINT_NO_EFFECT, prepare
 from training.sampling import sample_replies
@@ -190,6 +191,7 @@ def _reanswer(run: _Run, hinted: Sequence[Item], replayed: Sequence[Item]) -> st
                 advantage=None,  # nobody has voted on this reply
                 rollout_logprobs=None,
                 is_fresh=True,
+                is_finished=reply.is_finished,
                 temperature=config.reanswer_temperature,
             )
             for item, reply in zip(asked, replies, strict=True)
@@ -220,43 +222,38 @@ def _window(items: Sequence[Item], turn: int, size: int) -> list[Item]:
 
 def _step(run: _Run, items: Sequence[Item], *, phase: str, began: float) -> float | None:
     """One optimizer step. Returns the mean KL under the hints before it, None without hints."""
-    tokens = sum(len(item.response_ids) for item in items)
     if run.config.is_kto:
         sums = StepSums(loss=kto_backward(run.base, run.model, items, run.config, run.check))
     else:
         sums = _backward(run, items)
         run.effects.update(sums.effects)
     grad_norm = float(torch.nn.utils.clip_grad_norm_(run.parameters, run.config.grad_clip))
-    if not math.isfinite(grad_norm) or not math.isfinite(sums.loss):
-        run.optimizer.zero_grad()
-        raise Diverged(f"step {run.step + 1}: loss {sums.loss}, gradient norm {grad_norm}")
     kl = sums.kl / sums.hinted_tokens if sums.hinted_tokens else None
-    share = step_share(
-        kl,
-        effect=run.effect,
-        config=run.config,
-        replies=len(items),
-    )
-    run.optimizer.param_groups[0]["lr"] = run.config.lr * share
-    run.optimizer.step()
+    is_finite = math.isfinite(grad_norm) and math.isfinite(sums.loss)
+    lr = None
+    if is_finite:
+        share = step_share(kl, effect=run.effect, config=run.config, replies=len(items))
+        lr = run.optimizer.param_groups[0]["lr"] = run.config.lr * share
+        run.optimizer.step()
     run.optimizer.zero_grad()
     run.step += 1
     seconds = run.clock() - began
     run.longest_step = max(run.longest_step, seconds)
-    rewards = [item.reward for item in items if item.reward is not None]
     run.on_step(
-        StepMetrics(
+        step_metrics(
+            items,
+            sums,
             step=run.step,
             steps=run.steps,
             phase=phase,
-            loss=sums.loss,
-            reward=sum(rewards) / len(rewards) if rewards else None,
-            kl=kl,
             grad_norm=grad_norm,
-            tokens_per_second=tokens / max(seconds, 1e-9),
+            lr=lr,
             seconds=seconds,
+            device=run.base.device,
         )
     )
+    if not is_finite:  # told first, so that the charts show where
+        raise Diverged(f"step {run.step}: loss {sums.loss}, gradient norm {grad_norm}")
     return kl
 
 

@@ -26,6 +26,18 @@ class StepMetrics:
     grad_norm: float  # before clipping
     tokens_per_second: float  # response tokens, sampling included
     seconds: float
+    replies: int  # that the step rests on
+    lr: float | None = None  # as this step used it; None where it was not made
+    reward_std: float | None = None  # of the votes; None with less than two
+    zero_advantage: float | None = None  # share of the advantages that are 0
+    policy_loss: float | None = None  # of the rewarded tokens, their anchor included
+    kl_base: float | None = None  # k3 estimate to the base on anchored tokens, nats per token
+    entropy: float | None = None  # of the policy before the step, nats per token
+    clip_share: float | None = None  # of the rewarded tokens whose ratio was clipped
+    policy_lag: float | None = None  # mean versions between a reply's policy and the parent
+    response_length: float | None = None  # mean tokens of re-answers
+    cut_share: float | None = None  # of re-answers that reached the limit without ending
+    memory_mib: float | None = None  # held by this process, or the most that a GPU held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ worker that was thought dead and is not cannot write over the one that took its 
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
@@ -241,7 +242,8 @@ def advance(job: TrainingJob, **values: Any) -> None:
 def record_step(
     job: TrainingJob, *, step: int, steps: int, values: Mapping[str, Any], phase: str
 ) -> None:
-    """One metric row; its step counts on from earlier attempts'. Unmeasured values are left out."""
+    """One metric row; its step counts on from earlier attempts'. Unmeasured values are left out;
+    what is no number is kept by its name (nan, inf, -inf), as JSON has none for it."""
     if not held(job).update(step=step, steps=steps, phase=phase):
         raise LeaseLost(job.public_id)
     earlier = job.metrics.exclude(attempt=job.attempt).order_by("-step").first()
@@ -250,9 +252,13 @@ def record_step(
         job=job,
         attempt=job.attempt,
         step=offset + step,
-        values={name: value for name, value in values.items() if value is not None},
+        values={name: _storable(value) for name, value in values.items() if value is not None},
     )
     changed(job.user_id, "job", job.public_id)
+
+
+def _storable(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @transaction.atomic

@@ -1,161 +1,136 @@
-// Live charts of one job: new points are fetched after each nudge and added to what is drawn.
+// The charts of a job's page: their controls and pins. Drawn when seen, redrawn when changed.
 
-import { call } from "./api.js";
+import { data, reload, watchPoints } from "./chart_data.js";
+import { draw, linkAll, save } from "./chart_draw.js";
+import { addRows, listAlerts, listJobs, showFreshness } from "./chart_lists.js";
+import { stepsBetween } from "./chart_math.js";
+import { keep, state } from "./chart_state.js";
+import { notify } from "./notices.js";
 
-const POLL = 5000;
-const ACTIVE = ["queued", "loading", "training", "gating", "deploying"];
+const MOST_OTHERS = 7;
 
 const root = document.getElementById("charts");
-const figures = JSON.parse(document.getElementById("figures-data").textContent);
-const points = JSON.parse(document.getElementById("points-data").textContent);
-const table = document.querySelector("#points-table tbody");
-const columns = [...document.querySelectorAll("#points-table th[data-key]")];
-const plots = [...root.querySelectorAll("figure")].map((figure) => ({
-  key: figure.dataset.key,
-  digits: Number(figure.dataset.digits),
-  box: figure.querySelector(".plot"),
-  empty: figure.querySelector(".plot-empty"),
-  summary: figure.querySelector(".summary"),
-  drawn: false,
+const controls = document.getElementById("chart-controls");
+const pinned = document.getElementById("pinned");
+const figures = [...root.querySelectorAll("figure")].map((element) => ({
+  element, key: element.dataset.key, digits: Number(element.dataset.digits),
+  box: element.querySelector(".plot"), summary: element.querySelector(".summary"), noLog: element.querySelector(".no-log"),
+  home: element.parentElement, next: element.nextElementSibling, seen: false, stale: true, linked: false,
 }));
+linkAll(figures);
 
-function colour(name) {
-  // light-dark() resolves only where it is used as a colour
-  const probe = document.createElement("span");
-  probe.style.color = `var(${name})`;
-  root.append(probe);
-  const value = getComputedStyle(probe).color;
-  probe.remove();
-  return value;
-}
+const watcher = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    const figure = figures.find(({ element }) => element === target);
+    figure.seen = isIntersecting;
+    if (isIntersecting && figure.stale) draw(figure);
+  }
+}, { rootMargin: "200px" });
 
-function themed() {
-  const line = colour("--line");
-  const quiet = colour("--quiet");
-  const axis = { gridcolor: line, linecolor: line, zerolinecolor: quiet };
-  return {
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    font: { color: quiet, family: getComputedStyle(document.body).fontFamily, size: 12 }, axis,
-    hoverlabel: { bgcolor: colour("--surface"), bordercolor: quiet, font: { color: colour("--ink") } },
-  };
-}
-
-function has(plot) {
-  return points.some((point) => plot.key in point);
-}
-
-async function draw(plot) {
-  const measured = has(plot);
-  plot.empty.hidden = measured;
-  plot.box.hidden = !measured;
-  if (!measured) return;
-  const { data, layout } = figures[plot.key];
-  const rows = points.filter((point) => plot.key in point);
-  const { axis, ...theme } = themed();
-  const trace = {
-    ...data[0], x: rows.map((row) => row.step), y: rows.map((row) => row[plot.key]),
-    line: { color: colour("--chart"), width: 2 }, marker: { color: colour("--chart"), size: 7 },
-  };
-  plot.drawn = true;
-  await Plotly.react(plot.box, [trace], {
-    ...layout, ...theme, shapes: restarts(),
-    xaxis: { ...layout.xaxis, ...axis, ...stepsAxis() }, yaxis: { ...layout.yaxis, ...axis },
-  }, { responsive: true, displaylogo: false, displayModeBar: false });
-}
-
-function stepsAxis() {
-  const last = Math.max(points.at(-1)?.step ?? 0, 4);
-  return { range: [0, last + 0.4], dtick: last <= 12 ? 1 : null };
-}
-
-function restarts() {
-  const color = colour("--warn");
-  return points.slice(1).flatMap((point, i) => {
-    if (point.attempt === points[i].attempt) return [];
-    const at = (point.step + points[i].step) / 2;
-    const line = { dash: "dot", width: 1, color };
-    return [{ type: "line", xref: "x", yref: "paper", x0: at, x1: at, y0: 0, y1: 1, line }];
-  });
-}
-
-async function extend(plot, fresh) {
-  if (!plot.drawn) return draw(plot);
-  const rows = fresh.filter((point) => plot.key in point);
-  if (!rows.length) return undefined;
-  const added = { x: [rows.map((row) => row.step)], y: [rows.map((row) => row[plot.key])] };
-  await Plotly.extendTraces(plot.box, added, [0]);
-  const { range, dtick } = stepsAxis();
-  return Plotly.relayout(plot.box, {
-    shapes: restarts(), "xaxis.range": range, "xaxis.dtick": dtick,
-  });
-}
-
-function summarize(plot) {
-  const values = points.filter((point) => plot.key in point).map((point) => point[plot.key]);
-  if (!values.length) return;
-  const [last, first] = [values.at(-1), values[0]].map((value) => value.toFixed(plot.digits));
-  const [low, high] = [Math.min(...values), Math.max(...values)].map((value) => value.toFixed(plot.digits));
-  plot.summary.textContent = values.length === 1
-    ? interpolate(gettext("One point: %(last)s."), { last }, true)
-    : interpolate(
-      gettext("Now %(last)s, at first %(first)s; between %(low)s and %(high)s."),
-      { last, first, low, high }, true,
-    );
-}
-
-function addRow(point) {
-  const row = table.insertRow();
-  const cells = [point.step, point.attempt, ...columns.map(({ dataset: { key, digits } }) => (
-    key in point ? point[key].toFixed(Number(digits)) : "–"
-  ))];
-  for (const value of cells) {
-    const cell = row.insertCell();
-    cell.className = "number";
-    cell.textContent = value;
+function redraw() {
+  for (const figure of figures) {
+    figure.stale = true;
+    if (figure.seen && !figure.element.hidden) draw(figure);
   }
 }
 
-let fetching = false;
-let again = false;
-
-async function fetchPoints() {
-  if (fetching) { again = true; return; }
-  fetching = true;
-  try {
-    const after = points.at(-1)?.step ?? -1;
-    const { points: fresh, state } = await call("GET", `${root.dataset.url}?after=${after}`);
-    root.dataset.state = state;
-    if (fresh.length) await take(fresh);
-  } catch {
-    // The next nudge or poll asks again from the same step.
-  } finally {
-    fetching = false;
-    if (again) { again = false; fetchPoints(); }
+function say() {
+  const measured = new Set(data.jobs.flatMap((job) => Object.keys(job.traces)));
+  for (const { element, key, summary } of figures) {
+    element.hidden = !measured.has(key);
+    summary.textContent = data.words[key];
   }
+  for (const name of document.querySelectorAll("#unmeasured [data-key]")) name.hidden = measured.has(name.dataset.key);
+  document.getElementById("unmeasured").hidden = !measured.size;
+  document.getElementById("waiting").hidden = measured.size > 0;
+  root.dataset.points = data.points;
+  listAlerts();
+  listJobs(redraw);
 }
 
-async function take(fresh) {
-  points.push(...fresh);
-  fresh.forEach(addRow);
-  for (const plot of plots) {
-    await extend(plot, fresh);
-    summarize(plot);
+function placePins() {
+  for (const figure of figures.toReversed()) if (figure.element.parentElement === pinned) figure.home.insertBefore(figure.element, figure.next?.parentElement === figure.home ? figure.next : null);
+  for (const key of state.pins) {
+    const figure = figures.find((one) => one.key === key);
+    if (figure) pinned.append(figure.element);
   }
-  root.dataset.points = points.length;
-  document.getElementById("charts-status").textContent = interpolate(
-    gettext("Step %s is done."), [fresh.at(-1).step],
-  );
+  pinned.hidden = !state.pins.length;
+  for (const { element, key } of figures) element.querySelector("[data-pin]").setAttribute("aria-pressed", String(state.pins.includes(key)));
 }
 
-points.forEach(addRow);
-root.dataset.points = points.length;
-plots.forEach(draw);
-document.addEventListener("theme", () => plots.forEach(draw));
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => plots.forEach(draw));
-document.addEventListener("changed", ({ detail: { what, id } }) => {
-  if (what === "job" && (id === null || id === root.dataset.job)) fetchPoints();
+function showControls() {
+  controls.elements.smooth.value = state.smooth;
+  controls.querySelector("output").value = state.smooth || gettext("off");
+  controls.elements.x.value = state.x;
+  controls.elements.log.checked = state.log;
+  controls.querySelector("[data-reset]").hidden = !state.zoom;
+  document.getElementById("csv").href = root.dataset.csv + (state.with.length ? `?with=${state.with.join(",")}` : "");
+}
+
+// A stretch of a long job is asked for anew, with the points that were left out.
+async function zoom(range) {
+  const longest = data.jobs.flatMap((job) => Object.values(job.traces)).reduce((a, b) => (b.step.length > (a?.step.length ?? 0) ? b : a), null);
+  const isThinned = data.jobs.some((job) => Object.values(job.traces).some((trace) => trace.step.length < job.total));
+  const steps = range && longest ? stepsBetween(longest, state.x, range) : null;
+  keep({ zoom: range });
+  showControls();
+  if (steps && isThinned) await reload({ from: steps[0], to: steps[1] });
+  else if (!range && data.isStretch) await reload();
+  else redraw();
+}
+
+controls.addEventListener("input", async ({ target: { name } }) => {
+  if (name === "with") {
+    const chosen = [...controls.querySelectorAll("[name=with]:checked")].map(({ value }) => value);
+    if (chosen.length > MOST_OTHERS) notify(interpolate(gettext("At most %s other jobs can be compared; the first ones are."), [MOST_OTHERS]));
+    keep({ with: chosen.slice(0, MOST_OTHERS) });
+    showControls();
+    await reload().catch((problem) => notify(problem.message));
+    return;
+  }
+  const x = controls.elements.x.value;
+  keep({ smooth: Number(controls.elements.smooth.value), x, log: controls.elements.log.checked, zoom: x === state.x ? state.zoom : null });
+  showControls();
+  redraw();
 });
-setInterval(() => {
-  if (!document.hidden && ACTIVE.includes(root.dataset.state)) fetchPoints();
-}, POLL);
-document.addEventListener("visibilitychange", () => { if (!document.hidden) fetchPoints(); });
+controls.querySelector("[data-reset]").addEventListener("click", () => zoom(null));
+root.addEventListener("click", ({ target }) => {
+  const figure = figures.find(({ element }) => element.contains(target));
+  if (!figure) return;
+  if (target.dataset.image) save(figure, target.dataset.image);
+  if ("table" in target.dataset) showColumn(figure.key);
+  if (!("pin" in target.dataset)) return;
+  const pins = state.pins.includes(figure.key) ? state.pins.filter((key) => key !== figure.key) : [...state.pins, figure.key];
+  keep({ pins });
+  placePins();
+  target.focus();
+});
+
+function showColumn(key) {
+  document.getElementById("points-table").open = true;
+  for (const head of document.querySelectorAll("#points-table th[data-key]")) {
+    head.classList.toggle("chosen", head.dataset.key === key);
+    if (head.dataset.key === key) head.focus();
+  }
+}
+
+document.addEventListener("zoom", ({ detail }) => zoom(detail));
+document.addEventListener("points", ({ detail: { rows } }) => {
+  if (rows) addRows(rows);
+  say();
+  redraw();
+  if (rows?.length) document.getElementById("charts-status").textContent = interpolate(gettext("Step %s is done."), [rows.at(-1)[0]]);
+});
+document.addEventListener("theme", redraw);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+
+for (const element of root.querySelectorAll(".with-script, .figure-tools")) element.hidden = false;
+for (const element of root.querySelectorAll(".without-script")) element.hidden = true;
+showControls();
+placePins();
+say();
+for (const { element } of figures) watcher.observe(element);
+watchPoints();
+if (state.zoom) zoom(state.zoom);
+setInterval(showFreshness, 1000);
+showFreshness();

@@ -277,8 +277,8 @@ def test_an_admin_sees_others_jobs_without_their_texts(
     assert "1 rating of its owner" in html
     assert "secret" not in html
     assert "short sentences" not in html  # the hint of what she ticked
-    points = client.get(f"/jobs/{job.public_id}/points/?after=0").json()
-    assert [point["step"] for point in points["points"]] == [1]
+    points = client.get(f"/jobs/{job.public_id}/series/?after=0").json()
+    assert points["jobs"][0]["traces"]["loss"]["step"] == [1]
     text_of(client, inspector_of(turn), status=404)
 
 

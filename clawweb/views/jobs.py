@@ -1,0 +1,171 @@
+"""Jobs and what runs them. Changes go through the JSON API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.decorators import login_required
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.translation import gettext_lazy as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET
+
+from clawweb.models import TrainingJob, User
+from clawweb.selectors.chat import input_of
+from clawweb.selectors.judging import judge_status
+from clawweb.selectors.learning import (
+    adapter_json,
+    agent_status,
+    job_json,
+    seconds_left,
+    system_status,
+    visible_jobs,
+)
+from clawweb.views.charts import charts_context, job_or_404
+from clawweb.views.inspector import text_of
+
+PER_PAGE = 25
+EVENT_WORDS = {
+    "queued": _("Queued"),
+    "started": _("Started"),
+    "loading": _("Loading the model"),
+    "training": _("Training"),
+    "gating": _("Testing the new version"),
+    "deploying": _("Going live"),
+    "deployed": _("Done"),
+    "refused": _("Refused"),
+    "no_signal": _("Nothing to learn"),
+    "cancelled": _("Cancelled"),
+    "failed": _("Failed"),
+    "adapter_accepted": _("The new version passed its tests"),
+    "adapter_refused": _("The new version is refused"),
+    "adapter_live": _("The new version answers"),
+    "adapter_rolled_back": _("The version was rolled back"),
+}
+# What its owner can do about a job that led to no version
+ADVICE = {
+    "refused": _(
+        "Your agent is unchanged. What it did not pass is in the table of tests; its ratings count "
+        "again together with the next one you give."
+    ),
+    "no_signal": _(
+        "Your agent is unchanged. A reason or a sentence with a thumb down teaches most; each "
+        "rating below says why it could not train."
+    ),
+    "cancelled": _("Your agent is unchanged, and the ratings count again."),
+    "failed": _(
+        "Your agent is unchanged, and the ratings count again. Train again; if it fails once more, "
+        "an admin finds the cause in the log of worker-gpu."
+    ),
+}
+
+METHOD_WORDS = {
+    "opd": _("opd: hints by distillation, thumbs alone by reward"),
+    "binary": _("binary: thumbs by reward, hints left aside"),
+    "kto": _("kto: thumbs by KTO, hints left aside"),
+    "apo_zero_unpaired": _("apo_zero_unpaired: KTO with the base as the reference"),
+    "combine": _("combine: hints by distillation, and every thumb by reward"),
+}
+
+
+@never_cache
+@login_required
+@require_GET
+def jobs(request: HttpRequest) -> HttpResponse:
+    context = {**_jobs_context(request), "methods": METHOD_WORDS.items()}
+    return render(request, "console/jobs.html", context)
+
+
+@never_cache
+@login_required
+@require_GET
+def jobs_part(request: HttpRequest) -> HttpResponse:
+    return render(request, "console/_jobs.html", _jobs_context(request))
+
+
+@never_cache
+@login_required
+@require_GET
+def system_part(request: HttpRequest) -> HttpResponse:
+    """A part of its own: it asks the model server, which may take seconds to not answer."""
+    status = {**system_status(), "judge": _judge(request.user)["words"]}
+    loaded = status["engine"]["adapters"] or []
+    if not request.user.is_superuser:  # names of others' versions are none of their business
+        own = set(request.user.adapters.values_list("name", flat=True))
+        loaded = [name for name in loaded if name in own]
+    return render(request, "console/_system.html", {"status": status, "loaded": loaded})
+
+
+@never_cache
+@login_required
+@require_GET
+def job(request: HttpRequest, job_id: str) -> HttpResponse:
+    row = job_or_404(request.user, job_id)
+    context = {**_job_context(request.user, row), **charts_context(request, row)}
+    return render(request, "console/job.html", context)
+
+
+@never_cache
+@login_required
+@require_GET
+def job_part(request: HttpRequest, job_id: str, part: str) -> HttpResponse:
+    row = job_or_404(request.user, job_id)
+    return render(request, f"console/_job_{part}.html", _job_context(request.user, row))
+
+
+def _jobs_context(request: HttpRequest) -> dict[str, Any]:
+    page = Paginator(visible_jobs(request.user), PER_PAGE).get_page(request.GET.get("page"))
+    return {
+        "page": page,
+        "jobs": [_job_row(job) for job in page],
+        "agent": agent_status(request.user),
+        "judge": _judge(request.user),
+    }
+
+
+def _judge(user: User) -> dict[str, Any]:
+    """The judge of the whole installation for admins, as far as it concerns them for others."""
+    return judge_status(None if user.is_superuser else user)
+
+
+def _job_row(job: TrainingJob) -> dict[str, Any]:
+    """A job with what the pages need besides the public fields."""
+    seconds = None
+    if job.started_at and job.finished_at:
+        seconds = (job.finished_at - job.started_at).total_seconds()
+    return {
+        **job_json(job),
+        "owner": job.user,
+        "active": job.is_active,
+        "cancelling": job.is_active and job.cancel_requested,
+        "parent_version": job.parent.version if job.parent else 0,
+        "child_version": job.child.version if job.child else None,
+        "seconds": seconds,
+        "left": seconds_left(job),
+        "advice": ADVICE.get(job.state, ""),
+    }
+
+
+def _job_context(user: User, job: TrainingJob) -> dict[str, Any]:
+    own = job.user_id == user.pk
+    return {
+        "job": _job_row(job),
+        "own": own,
+        # Hints and replies are the owner's; an admin sees how many there are.
+        "job_samples": _job_samples(job) if own else [],
+        "adapter": adapter_json(job.child) if job.child else None,
+        "events": [
+            {"at": event.at, "what": EVENT_WORDS.get(event.kind, event.kind), "text": event.text}
+            for event in job.events.all()
+        ],
+    }
+
+
+def _job_samples(job: TrainingJob) -> list[dict[str, Any]]:
+    rows = job.job_samples.select_related("sample__turn__session").order_by("id")
+    return [
+        {"role": row.role, "sample": row.sample, "text": text_of(input_of(row.sample.turn))}
+        for row in rows
+    ]

@@ -1,0 +1,98 @@
+// The points of the jobs in the charts: those of the page, and new ones after a nudge, one fetch for all charts.
+
+import { call } from "./api.js";
+import { joined } from "./chart_math.js";
+import { state } from "./chart_state.js";
+
+const MOST = 2000; // points per trace; beyond it the server chooses again
+const APART = 500; // ms between two fetches, so between two draws
+const POLL = 5000;
+const ACTIVE = ["queued", "loading", "training", "gating", "deploying"];
+
+const root = document.getElementById("charts");
+export const data = JSON.parse(document.getElementById("series-data").textContent);
+
+export function isActive() {
+  return ACTIVE.includes(data.state);
+}
+
+function newestStep() {
+  const steps = Object.values(data.jobs[0].traces).map((trace) => trace.step.at(-1) ?? -1);
+  return steps.length ? Math.max(...steps) : -1;
+}
+
+function query(values) {
+  const given = new URLSearchParams(values);
+  if (state.with.length) given.set("with", state.with.join(","));
+  return `${root.dataset.url}?${given}`;
+}
+
+function grow(job, fresh) {
+  let longest = 0;
+  for (const [key, trace] of Object.entries(fresh.traces)) {
+    job.traces[key] = joined(job.traces[key], trace);
+    longest = Math.max(longest, job.traces[key].step.length);
+  }
+  job.total += fresh.total;
+  return longest;
+}
+
+async function load(values, take) {
+  const fresh = await call("GET", query(values), undefined, { cache: "no-cache" });
+  const rows = take(fresh);
+  document.dispatchEvent(new CustomEvent("points", { detail: { rows } }));
+}
+
+// All that is asked for, in place of what is there: other jobs, or another stretch of steps.
+export function reload(window = {}) {
+  return load(window, (fresh) => {
+    Object.assign(data, fresh, { isStretch: "from" in window });
+    return null;
+  });
+}
+
+async function tail() {
+  let isFull = false;
+  await load({ after: newestStep() }, (fresh) => {
+    const [main, ...others] = data.jobs;
+    isFull = grow(main, fresh.jobs[0]) > MOST;
+    Object.assign(data, fresh, { jobs: [main, ...others] });
+    return fresh.rows;
+  });
+  if (isFull) await reload();
+}
+
+let waiting = null;
+let last = 0;
+let missed = false;
+
+function soon(fetchIt) {
+  if (document.hidden) { missed = true; return; }
+  if (waiting) return;
+  const wait = Math.max(0, last + APART - Date.now());
+  waiting = setTimeout(async () => {
+    try {
+      await fetchIt();
+    } catch {
+      // The next nudge or poll asks again from the same step.
+    } finally {
+      last = Date.now();
+      waiting = null;
+      if (missed && !document.hidden) { missed = false; soon(tail); }
+    }
+  }, wait);
+}
+
+export function watchPoints() {
+  document.addEventListener("changed", ({ detail: { what, id } }) => {
+    if (what !== "job" || data.isStretch) return; // a stretch of the past does not move
+    const main = id === null || id === root.dataset.job;
+    if (waiting && main) missed = true; // it may be about what was asked for a moment too early
+    else if (main) soon(tail);
+    else if (data.jobs.some((job) => job.id === id)) soon(reload);
+  });
+  setInterval(() => { if (isActive() && !document.hidden && !data.isStretch) soon(tail); }, POLL);
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden && missed) { missed = false; soon(tail); }
+  });
+}

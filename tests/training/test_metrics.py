@@ -1,0 +1,95 @@
+"""What a step reports beside its loss: measured where it is, absent where it is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from peft import PeftModel
+
+from tests.training.conftest import job, make_sample, samples
+from training.adapters import adapter_tensors
+from training.base import Base
+from training.config import TrainConfig
+from training.errors import Diverged
+from training.logprobs import entropy
+from training.losses import clipped, clipped_policy_loss
+from training.types import StepMetrics
+
+
+def test_the_entropy_of_no_preference_is_the_logarithm_of_the_choices() -> None:
+    certain = torch.tensor([0.0, -1e4, -1e4, -1e4])
+    found = entropy(torch.stack([torch.zeros(4), certain]))
+    assert found.tolist() == pytest.approx([math.log(4), 0.0])
+
+
+def test_a_token_is_clipped_where_its_gradient_is_gone() -> None:
+    ratio = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.1, 1.5])
+    advantages = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, math.nan])
+    mask = torch.tensor([True, True, True, True, True, False])
+    policy = ratio.log().requires_grad_()
+    bounds = {"clip_low": 0.2, "clip_high": 0.28}
+    zeros = torch.zeros(6)
+    loss = clipped_policy_loss(
+        policy, zeros, zeros, advantages, mask, importance_cap=2.0, tokens=6, **bounds
+    )
+    (gradient,) = torch.autograd.grad(loss, policy)
+    gone = int(((gradient == 0) & mask).sum())
+    assert gone == int(clipped(policy.detach(), zeros, advantages, mask, **bounds)) == 2
+
+
+def test_a_hinted_job_reports_its_replies_and_no_reward_terms(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    given = [make_sample(base, 1, version_age=2), *samples(base, 3)[1:]]
+    _, (rated, *again) = job(base, model, given, config)
+    assert (rated.replies, rated.policy_lag) == (3, pytest.approx(2 / 3))
+    assert rated.reward_std == 0.0
+    assert (rated.policy_loss, rated.kl_base, rated.clip_share) == (None, None, None)
+    assert (rated.zero_advantage, rated.response_length, rated.cut_share) == (None, None, None)
+    assert rated.memory_mib is not None
+    assert rated.memory_mib > 50
+    for step in again:
+        assert step.policy_lag == 0.0
+        assert step.reward_std is None
+        assert 0 < (step.response_length or 0) <= config.reanswer_tokens
+        assert 0 <= (step.cut_share or 0) <= 1
+    assert all(0 < (step.lr or 0) <= config.lr for step in (rated, *again))
+
+
+def test_the_entropy_reported_is_the_policys_own(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    _, steps = job(base, model, samples(base, 2), config)
+    words = base.model.get_output_embeddings().weight.shape[0]
+    assert all(0 < (step.entropy or 0) < math.log(words) for step in steps)
+
+
+def test_thumbs_alone_report_their_loss_and_their_distance_to_the_base(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    settings = dataclasses.replace(config, reward_epochs=3)
+    given = [make_sample(base, 1, hint=None, reward=1.0), make_sample(base, 2, hint=None)]
+    _, steps = job(base, model, given, settings)
+    first, *_, last = steps
+    assert first.reward_std == 1.0
+    assert first.zero_advantage == 0.0
+    assert first.clip_share == 0.0  # the ratio begins at 1
+    assert first.kl_base == pytest.approx(0.0, abs=1e-6)  # the adapter begins as the base
+    assert (last.kl_base or 0) > 0
+    assert first.policy_loss == pytest.approx(first.loss)
+
+
+def test_a_step_that_diverges_is_told_before_the_run_ends(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    with torch.no_grad():
+        next(iter(adapter_tensors(model).values())).fill_(float("nan"))
+    steps: list[StepMetrics] = []
+    with pytest.raises(Diverged):
+        job(base, model, samples(base, 1), config, on_step=steps.append)
+    (step,) = steps
+    assert math.isnan(step.loss)
+    assert step.lr is None  # it was not made
