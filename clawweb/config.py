@@ -109,6 +109,11 @@ class Config(BaseSettings):
         return 1e-3 if self.serving_dtype == "float32" else 0.06
 
     @property
+    def max_kept_loras(self) -> int:
+        """Adapters that the model server keeps ready; `max_loras` of them in one batch."""
+        return max(32, 2 * self.max_loras)
+
+    @property
     def has_judge(self) -> bool:
         return bool(self.judge or self.judge_url)
 

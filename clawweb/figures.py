@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,8 +174,9 @@ CHARTS = (
 )
 
 
-def figures(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """For each chart what the page says of it; the lines themselves are drawn in the browser."""
+def figures(words: Mapping[str, str], measured: Collection[str]) -> list[dict[str, Any]]:
+    """For each chart what the page says of it: its summary, and whether it has a line, which is
+    drawn in the browser."""
     return [
         {
             "key": chart.key,
@@ -183,8 +184,8 @@ def figures(points: Sequence[Point]) -> list[dict[str, Any]]:
             "title": chart.title,
             "meaning": chart.meaning,
             "digits": chart.digits,
-            "measured": any(chart.key in point for point in points),
-            "summary": summary(chart, points),
+            "measured": chart.key in measured,
+            "summary": words[chart.key],
         }
         for chart in CHARTS
     ]
@@ -217,6 +218,24 @@ def summary(chart: Chart, points: Sequence[Point]) -> str:
         "high": _number(chart, max(numbers)),
     }
     return f"{words} {_trend(numbers)}".strip()
+
+
+SPARK_WIDTH, SPARK_HEIGHT = 80, 20
+
+
+def sparkline(values: Sequence[Any]) -> str:
+    """The numbers as the `points` of an SVG polyline in a box of SPARK_WIDTH by SPARK_HEIGHT; empty
+    with less than two."""
+    numbers = [(i, v) for i, v in enumerate(values) if isinstance(v, int | float)]
+    if len(numbers) < 2:
+        return ""
+    low, high = min(v for _i, v in numbers), max(v for _i, v in numbers)
+    across, height = SPARK_WIDTH - 2, SPARK_HEIGHT - 2
+    return " ".join(
+        f"{1 + across * i / (len(values) - 1):.1f},"
+        f"{1 + height * ((high - v) / (high - low) if high > low else 0.5):.1f}"
+        for i, v in numbers
+    )
 
 
 def _number(chart: Chart, value: Any) -> str:

@@ -22,6 +22,7 @@ from django.utils import timezone
 from clawweb import valkey
 from clawweb.config import config
 from clawweb.engine import base_hash, get_engine, get_ready, tokenizer_controls
+from clawweb.load import Meter
 from clawweb.models import Turn, TurnState
 from clawweb.orm import in_db
 from clawweb.selectors.chat import messages_for, shape_of
@@ -118,9 +119,11 @@ class Generator:
                 await asyncio.sleep(1)  # the checkpoints see the row's flag meanwhile
 
     async def _heartbeat(self) -> None:
+        meter = Meter()
         while True:
             with contextlib.suppress(Exception):  # the next beat tells; replies matter more
-                await in_db(beat, self.name, "generator", f"{len(self.running)} replies in flight")
+                doing = f"{len(self.running)} replies in flight"
+                await in_db(beat, self.name, "generator", doing, meter.read())
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
 

@@ -11,7 +11,7 @@ from django.db import DatabaseError, close_old_connections
 
 from clawweb.config import config
 from clawweb.models import TrainingJob
-from clawweb.services import jobs
+from clawweb.services import finishing, jobs
 from clawweb.services.errors import LeaseLost
 from clawweb.worker import STOP
 
@@ -34,6 +34,7 @@ class Keeper:
         self.ended = threading.Event()
         self.lost = False
         self.cancelled = False
+        self.finish = False  # its user wants no more training, and what there is tested
         self.renewed = time.monotonic()
         self.thread = threading.Thread(target=self._renew, name=f"lease-{job.pk}", daemon=True)
 
@@ -47,11 +48,16 @@ class Keeper:
         if STOP.is_set():
             raise Stopping
 
+    def enough(self) -> bool:
+        """Whether to stop training and go on to the gate."""
+        return self.finish
+
     def _renew(self) -> None:
         every = config().lease_seconds / 6
         while not self.ended.wait(min(every, 1.0)):
             try:
                 self.cancelled = jobs.cancel_wanted(self.job)
+                self.finish = finishing.finish_wanted(self.job)
                 if time.monotonic() - self.renewed >= every:
                     self.lost = not jobs.renew(self.job)
                     self.renewed = time.monotonic()

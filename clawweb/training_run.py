@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from clawweb.keeper import Cancelled, Keeper, Stopping
 from clawweb.models import AdapterVersion, JobState, TrainingJob, TrainingSample, User
 from clawweb.selectors.chat import messages_for
 from clawweb.selectors.learning import policy_of, versions_behind
-from clawweb.services import jobs, versions
+from clawweb.services import finishing, jobs, versions
 from clawweb.services.errors import LeaseLost
 from clawweb.worker import doing
 from rollouts.rendering import defuse, defused, defused_json
@@ -67,7 +66,7 @@ def _worked_on(job: TrainingJob) -> bool:
     """The job's version, or the job's end with the reason why there is none."""
     try:
         with Keeper(job) as keeper:
-            return _version(job, keeper.check)
+            return _version(job, keeper)
     except LeaseLost:
         raise
     except Stopping:
@@ -86,9 +85,9 @@ def _worked_on(job: TrainingJob) -> bool:
     return False
 
 
-def _version(job: TrainingJob, check: Callable[[], None]) -> bool:
+def _version(job: TrainingJob, keeper: Keeper) -> bool:
     """Train and gate the job's version; True when it is accepted."""
-    clock = Clock()
+    clock, check = Clock(), keeper.check
     base = loaded_base()
     settings = _train_config(job)
     parent = Path(policy_of(job.parent).path or "") if job.parent else None
@@ -96,7 +95,7 @@ def _version(job: TrainingJob, check: Callable[[], None]) -> bool:
     try:
         clock.took("load")
         jobs.advance(job, state=JobState.TRAINING, phase=_RATED, config=asdict(settings))
-        result = _train(job, base, model, settings, parent, check)
+        result = _train(job, base, model, settings, parent, keeper)
         clock.took("train")
         jobs.advance(job, state=JobState.GATING, phase=_GATE, timings=clock.seconds)
         hints = _hints(job)
@@ -183,7 +182,7 @@ def _train(
     model: Any,
     settings: TrainConfig,
     parent: Path | None,
-    check: Callable[[], None],
+    keeper: Keeper,
 ) -> TrainResult:
     """The job's samples through the trainer; drops and re-answers onto the rows."""
     optimizer = parent.with_name(f"{parent.name}.optimizer.safetensors") if parent else None
@@ -203,10 +202,12 @@ def _train(
         parent_optimizer=optimizer if optimizer and optimizer.exists() else None,
         baseline=_baseline(job.user),
         on_step=on_step,
-        check=check,
+        check=keeper.check,
+        enough=keeper.enough,
     )
     if result.dropped:
         jobs.drop_samples(job, result.dropped)
+    finishing.give_back_untrained(job, result.trained)
     jobs.note_reanswers(job, result.reanswers)
     jobs.note_effects(job, result.effects)
     return result

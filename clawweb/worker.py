@@ -10,6 +10,8 @@ from typing import Any
 from celery.signals import worker_process_shutdown, worker_ready, worker_shutting_down
 from django.db import close_old_connections
 
+from clawweb.load import Meter
+
 log = logging.getLogger(__name__)
 
 STOP = threading.Event()  # set when this worker is asked to end; long work looks at it
@@ -34,9 +36,10 @@ def _beat(name: str) -> None:
     from clawweb.services.health import beat  # the apps are not loaded when celery.py imports us
 
     kind = name.partition("@")[0]
+    meter = Meter(with_gpus=kind == "worker-gpu")
     while True:
         try:
-            beat(name, kind, _doing[0])
+            beat(name, kind, _doing[0], meter.read())
         except Exception as exc:  # the database is busy or away: the next beat tells
             log.warning("no heartbeat: %s", exc)
         finally:

@@ -42,6 +42,7 @@ def train(
     baseline: Baseline,
     on_step: Callable[[StepMetrics], None],
     check: Callable[[], None],
+    enough: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.monotonic,
 ) -> TrainResult:
     """Train `model`'s adapter on one job's samples.
@@ -50,13 +51,14 @@ def train(
     the current adapter answers the hinted prompts anew, without the hint, and is distilled under
     it; `replay` samples (older, hinted) take part in these re-answers only, and keep a job of
     thumbs alone going until their hints are learned. `check` is called at
-    each micro-batch and each sampled token; what it raises ends the run. Raises NoSignal when no
-    sample can train, Diverged when a gradient is not finite.
+    each micro-batch and each sampled token; what it raises ends the run. `enough` is asked after
+    each step and ends it in good order. Raises NoSignal when no sample can train, Diverged when a
+    gradient is not finite.
     """
     started = clock()
     items, dropped = prepare(base, samples, config, baseline=baseline)
     run = _Run(base=base, model=model, config=config, on_step=on_step, check=check, clock=clock)
-    run.started = started
+    run.started, run.enough = started, enough
     items = _effective(run, items, dropped)
     if not items:
         raise NoSignal(dropped)
@@ -72,13 +74,12 @@ def train(
         run.steps += (config.max_steps - 1) * config.reanswer_steps
     if epochs > 1 and not config.is_kto:
         rated = [[_with_proximal(run, item) for item in batch] for batch in rated]
-    for batch in rated * epochs:
-        _step(run, batch, phase=RATED, began=clock())
+    trained = _rate(run, rated * epochs)
     stopped = _reanswer(run, hinted, replayed) if learns else "steps"
     rewards = [sample.reward for sample in samples if sample.reward is not None]
     return TrainResult(
         steps=run.step,
-        trained=tuple(item.sample_id for item in items),
+        trained=tuple(trained),
         dropped=dropped,
         reanswers=dict(run.reanswers),
         effects=dict(run.effects),
@@ -87,6 +88,17 @@ def train(
         stopped=stopped,
         seconds=clock() - started,
     )
+
+
+def _rate(run: _Run, batches: Sequence[Sequence[Item]]) -> dict[int, None]:
+    """A step on each batch of rated replies; the samples that were reached, in order."""
+    trained: dict[int, None] = {}
+    for batch in batches:
+        _step(run, batch, phase=RATED, began=run.clock())
+        trained |= dict.fromkeys(item.sample_id for item in batch)
+        if run.enough():
+            break
+    return trained
 
 
 @dataclass(kw_only=True)
@@ -99,6 +111,7 @@ class _Run:
     on_step: Callable[[StepMetrics], None]
     check: Callable[[], None]
     clock: Callable[[], float]
+    enough: Callable[[], bool] = lambda: False
     started: float = 0.0
     step: int = 0
     steps: int = 0
@@ -170,6 +183,8 @@ def _reanswer(run: _Run, hinted: Sequence[Item], replayed: Sequence[Item]) -> st
     """Answer, distill, repeat. Returns why it ended."""
     config = run.config
     for turn in range(config.max_steps - 1):
+        if run.enough():
+            return "asked"
         began = set_began = run.clock()
         if began - run.started + run.longest_step > config.train_seconds:
             return "time"
@@ -203,6 +218,8 @@ def _reanswer(run: _Run, hinted: Sequence[Item], replayed: Sequence[Item]) -> st
             began = run.clock()
             if kl is not None and kl < config.kl_stop:
                 return "learned"
+            if run.enough():
+                return "asked"
         run.longest_step = max(run.longest_step, began - set_began)
     return "steps"
 

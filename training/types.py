@@ -53,5 +53,5 @@ class TrainResult:
     effects: Mapping[int, tuple[float, ...]]
     baseline: Baseline
     optimizer: torch.optim.Optimizer  # to be saved beside the version
-    stopped: str  # "steps", "time" or "learned" (KL under the hints below kl_stop)
+    stopped: str  # "steps", "time", "asked" or "learned" (KL under the hints below kl_stop)
     seconds: float

@@ -143,6 +143,7 @@ class TrainingJob(models.Model):
     attempt = models.PositiveIntegerField(default=0)
     crashes = models.PositiveSmallIntegerField(default=0)  # attempts that ended without a word
     cancel_requested = models.BooleanField(default=False)
+    finish_requested = models.BooleanField(default=False)  # to stop training and gate what there is
     lease_token = models.CharField(max_length=36, blank=True)
     lease_until = models.DateTimeField(null=True, blank=True)
     seen_sample = models.BigIntegerField(null=True, blank=True)  # newest sample when it ended

@@ -306,6 +306,7 @@ def system_status() -> dict[str, Any]:
                 "name": row.name,
                 "kind": row.kind,
                 "doing": row.doing,
+                "load": row.load,
                 "age_seconds": (now - row.at).total_seconds(),
                 "alive": now - row.at < GONE_AFTER,
             }

@@ -52,6 +52,10 @@ class CannotDelete(ServiceError):
     title = "cannot_delete"
 
 
+class NothingToKeep(ServiceError):
+    title = "nothing_to_keep"
+
+
 class NothingToRollBack(ServiceError):
     title = "already_base"
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 from django.utils import timezone
 
 from clawweb.models import Heartbeat
 
 
-def beat(name: str, kind: str, doing: str = "") -> None:
-    """Say that a process is alive and what it does."""
-    Heartbeat.objects.update_or_create(
-        name=name, defaults={"kind": kind, "doing": doing[:200], "at": timezone.now()}
-    )
+def beat(name: str, kind: str, doing: str = "", load: Mapping[str, Any] | None = None) -> None:
+    """Say that a process is alive, what it does, and what it takes of its machine."""
+    facts = {"kind": kind, "doing": doing[:200], "load": dict(load or {}), "at": timezone.now()}
+    Heartbeat.objects.update_or_create(name=name, defaults=facts)
 
 
 def forget_dead() -> None:

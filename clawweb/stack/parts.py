@@ -76,7 +76,7 @@ def vllm(config: Config) -> Part:
         "--max-model-len": str(config.context_tokens),
         "--max-num-seqs": "32",
         "--max-loras": str(config.max_loras),
-        "--max-cpu-loras": str(max(32, 2 * config.max_loras)),
+        "--max-cpu-loras": str(config.max_kept_loras),
         "--max-lora-rank": str(config.lora_rank),
         "--logprobs-mode": "processed_logprobs",
         "--generation-config": "vllm",  # sampling defaults are ours, not the model folder's

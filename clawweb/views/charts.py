@@ -14,7 +14,7 @@ from django.utils.cache import get_conditional_response, patch_cache_control
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET
 
-from clawweb.figures import CHARTS, cells, figures
+from clawweb.figures import CHARTS, figures
 from clawweb.models import TrainingJob, User
 from clawweb.selectors.charts import (
     COMPARED,
@@ -73,13 +73,14 @@ def job_or_404(user: User, public_id: str) -> TrainingJob:
 def charts_context(request: HttpRequest, job: TrainingJob) -> dict[str, Any]:
     """For the job's page: the figures in words, a table that needs no script, and the points."""
     user = request.user
-    points = metric_points(job)
     compared = compared_jobs(user, job, ",".join(request.GET.getlist("with")))
     data = series(user, [job, *compared], Window(), timezone.now())
+    charts = figures(data["words"], data["jobs"][0]["traces"])
     return {
-        "charts": figures(points),
-        "rows": cells(points[-TABLED:]),
-        "left_out": max(0, len(points) - TABLED),
+        "charts": charts,
+        "unmeasured": [chart["title"] for chart in charts if not chart["measured"]],
+        "rows": data["rows"],
+        "left_out": max(0, data["points"] - TABLED),
         "others": _others(user, job, compared),
         "compared_most": COMPARED - 1,
         "series": data,

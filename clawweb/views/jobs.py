@@ -8,12 +8,22 @@ from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
-from clawweb.models import TrainingJob, User
+from clawweb.config import config
+from clawweb.models import JobState, TrainingJob, User
 from clawweb.selectors.chat import input_of
+from clawweb.selectors.console import (
+    STATES,
+    chosen_jobs,
+    is_stale,
+    loss_lines,
+    queue_status,
+    uses_of_samples,
+)
 from clawweb.selectors.judging import judge_status
 from clawweb.selectors.learning import (
     adapter_json,
@@ -21,7 +31,6 @@ from clawweb.selectors.learning import (
     job_json,
     seconds_left,
     system_status,
-    visible_jobs,
 )
 from clawweb.views.charts import charts_context, job_or_404
 from clawweb.views.inspector import text_of
@@ -38,6 +47,8 @@ EVENT_WORDS = {
     "refused": _("Refused"),
     "no_signal": _("Nothing to learn"),
     "cancelled": _("Cancelled"),
+    "put_back": _("Put back into the queue"),
+    "finishing": _("Stopped early"),
     "failed": _("Failed"),
     "adapter_accepted": _("The new version passed its tests"),
     "adapter_refused": _("The new version is refused"),
@@ -61,6 +72,31 @@ ADVICE = {
     ),
 }
 
+# … and more exactly where the reason of a failure tells
+FAILURES = (
+    (
+        "worker died",
+        _(
+            "Most often the machine ran out of memory. An admin can free some or lower "
+            "CLAWWEB_TRAIN_TOKENS; your agent is unchanged, and the ratings count again."
+        ),
+    ),
+    (
+        "gradient norm",
+        _(
+            "The sums of a step came out as no number. Train again; if it happens once more, "
+            "another method may do. Your agent is unchanged, and the ratings count again."
+        ),
+    ),
+    (
+        "out of memory",
+        _(
+            "The graphics card was full. An admin can lower CLAWWEB_VLLM_GPU_SHARE or "
+            "CLAWWEB_TRAIN_TOKENS; your agent is unchanged, and the ratings count again."
+        ),
+    ),
+)
+
 METHOD_WORDS = {
     "opd": _("opd: hints by distillation, thumbs alone by reward"),
     "binary": _("binary: thumbs by reward, hints left aside"),
@@ -74,7 +110,13 @@ METHOD_WORDS = {
 @login_required
 @require_GET
 def jobs(request: HttpRequest) -> HttpResponse:
-    context = {**_jobs_context(request), "methods": METHOD_WORDS.items()}
+    context = {
+        **_jobs_context(request),
+        "methods": METHOD_WORDS.items(),
+        "states": STATES,
+        "state": request.GET.get("state", ""),
+        "method": request.GET.get("method", ""),
+    }
     return render(request, "console/jobs.html", context)
 
 
@@ -90,7 +132,12 @@ def jobs_part(request: HttpRequest) -> HttpResponse:
 @require_GET
 def system_part(request: HttpRequest) -> HttpResponse:
     """A part of its own: it asks the model server, which may take seconds to not answer."""
-    status = {**system_status(), "judge": _judge(request.user)["words"]}
+    status = {
+        **system_status(),
+        "judge": _judge(request.user)["words"],
+        "queue": queue_status(),
+        "most": config().max_kept_loras,
+    }
     loaded = status["engine"]["adapters"] or []
     if not request.user.is_superuser:  # names of others' versions are none of their business
         own = set(request.user.adapters.values_list("name", flat=True))
@@ -116,10 +163,14 @@ def job_part(request: HttpRequest, job_id: str, part: str) -> HttpResponse:
 
 
 def _jobs_context(request: HttpRequest) -> dict[str, Any]:
-    page = Paginator(visible_jobs(request.user), PER_PAGE).get_page(request.GET.get("page"))
+    state, method = request.GET.get("state", ""), request.GET.get("method", "")
+    rows = chosen_jobs(request.user, state=state, method=method)
+    page = Paginator(rows, PER_PAGE).get_page(request.GET.get("page"))
+    lines = loss_lines(list(page))
     return {
         "page": page,
-        "jobs": [_job_row(job) for job in page],
+        "is_filtered": bool(state or method),
+        "jobs": [{**_job_row(job), "line": lines.get(job.pk)} for job in page],
         "agent": agent_status(request.user),
         "judge": _judge(request.user),
     }
@@ -140,12 +191,22 @@ def _job_row(job: TrainingJob) -> dict[str, Any]:
         "owner": job.user,
         "active": job.is_active,
         "cancelling": job.is_active and job.cancel_requested,
+        "finishing": job.state in ("loading", "training") and job.finish_requested,
+        "stale": is_stale(job),
         "parent_version": job.parent.version if job.parent else 0,
         "child_version": job.child.version if job.child else None,
         "seconds": seconds,
         "left": seconds_left(job),
-        "advice": ADVICE.get(job.state, ""),
+        "advice": _advice(job),
     }
+
+
+def _advice(job: TrainingJob) -> str | Promise:
+    if job.state == JobState.FAILED:
+        for sign, words in FAILURES:
+            if sign in job.reason:
+                return words
+    return ADVICE.get(job.state, "")
 
 
 def _job_context(user: User, job: TrainingJob) -> dict[str, Any]:
@@ -155,6 +216,7 @@ def _job_context(user: User, job: TrainingJob) -> dict[str, Any]:
         "own": own,
         # Hints and replies are the owner's; an admin sees how many there are.
         "job_samples": _job_samples(job) if own else [],
+        "uses": uses_of_samples(job),
         "adapter": adapter_json(job.child) if job.child else None,
         "events": [
             {"at": event.at, "what": EVENT_WORDS.get(event.kind, event.kind), "text": event.text}

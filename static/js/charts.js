@@ -40,8 +40,10 @@ function say() {
     element.hidden = !measured.has(key);
     summary.textContent = data.words[key];
   }
-  for (const name of document.querySelectorAll("#unmeasured [data-key]")) name.hidden = measured.has(name.dataset.key);
-  document.getElementById("unmeasured").hidden = !measured.size;
+  const left = figures.filter(({ key }) => !measured.has(key)).map(({ element }) => element.querySelector("h4").textContent);
+  const unmeasured = document.getElementById("unmeasured");
+  unmeasured.querySelector("span").textContent = left.join(", ");
+  unmeasured.hidden = !measured.size || !left.length;
   document.getElementById("waiting").hidden = measured.size > 0;
   root.dataset.points = data.points;
   listAlerts();

@@ -101,6 +101,22 @@ def watch_the_chart_move(page: Page, address: str) -> None:
     expect(page.locator("#points-table tbody tr")).to_have_count(at_last)
     expect(page.locator("#chart-loss .summary")).not_to_have_text("Nothing measured yet.")
     assert page.evaluate("window.sameDocument")
+    look_at_the_charts(page)
+
+
+def look_at_the_charts(page: Page) -> None:
+    """By keyboard: smoothed, along replies, pinned; the address brings it all back."""
+    page.get_by_label("Smoothing").press("ArrowRight")
+    page.get_by_label("Across").select_option("samples")
+    expect(page.locator("#chart-loss .scatterlayer .trace")).to_have_count(2)  # and the raw line
+    page.locator("#chart-kl").get_by_role("button", name="Pin").press("Enter")
+    expect(page).to_have_url(re.compile(r"\?smooth=0.05&x=samples&pin=kl$"))
+    page.reload()
+    expect(page.locator("#pinned #chart-kl .scatterlayer .trace")).to_have_count(2)
+    expect(page.get_by_label("Across")).to_have_value("samples")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="All values as CSV").click()
+    assert download.value.path().read_text().startswith("job,step,attempt,")
 
 
 def see_what_was_learned(page: Page) -> None:

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.test import Client
 from django.utils import timezone
 
-from clawweb.models import JobState, TrainingJob, User
+from clawweb import load
+from clawweb.models import (
+    Event,
+    Heartbeat,
+    JobState,
+    SampleState,
+    StepMetric,
+    TrainingJob,
+    TrainingSample,
+    User,
+)
+from clawweb.selectors.console import uses_of_samples
 from clawweb.selectors.learning import seconds_left
+from clawweb.services import finishing, health, jobs
+from clawweb.services.errors import NothingToKeep
+from tests.factories import claimed_job, rated
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
 
@@ -44,3 +62,168 @@ def test_a_job_that_led_nowhere_says_what_to_do(client: Client, alice: User, sta
     html = page_of(client, alice, f"/jobs/{job.public_id}/")
     assert "Your agent is unchanged" in html
     assert 'id="retry" name="method" value="kto"' in html
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("It was started 3 times and its worker died each time.", "ran out of memory"),
+        ("Training failed: step 2: loss nan, gradient norm nan", "another method may do"),
+        ("Training broke: KeyError: 'x'", "log of worker-gpu"),
+    ],
+)
+def test_what_failed_decides_what_to_do(
+    client: Client, alice: User, reason: str, words: str
+) -> None:
+    job = TrainingJob.objects.create(user=alice, state=JobState.FAILED, reason=reason)
+    assert words in page_of(client, alice, f"/jobs/{job.public_id}/")
+
+
+# The console
+
+
+def jobs_shown(client: Client, user: User, query: str = "") -> list[str]:
+    return re.findall(r'<tr data-job="([^"]+)"', page_of(client, user, f"/jobs/?{query}"))
+
+
+def test_jobs_are_chosen_by_state_and_method(client: Client, alice: User, bob: User) -> None:
+    live = TrainingJob.objects.create(user=alice, state=JobState.DEPLOYED, method="kto")
+    failed = TrainingJob.objects.create(user=alice, state=JobState.FAILED)
+    training = TrainingJob.objects.create(user=alice, state=JobState.TRAINING)
+    TrainingJob.objects.create(user=bob, state=JobState.FAILED)
+    assert jobs_shown(client, alice, "state=failed") == [failed.public_id]
+    assert jobs_shown(client, alice, "state=running") == [training.public_id]
+    assert jobs_shown(client, alice, "method=kto") == [live.public_id]
+    assert jobs_shown(client, alice, "method=kto&state=failed") == []
+    assert len(jobs_shown(client, alice, "state=nonsense&method=x")) == 3
+    assert "No such job" in page_of(client, alice, "/jobs/?state=refused")
+
+
+def test_the_next_page_keeps_the_choice(client: Client, alice: User) -> None:
+    for _ in range(26):
+        TrainingJob.objects.create(user=alice, state=JobState.FAILED)
+    page = page_of(client, alice, "/jobs/?state=failed")
+    assert 'href="?state=failed&amp;page=2"' in page
+    assert "/parts/jobs/?state=failed" in page
+
+
+def test_a_job_shows_its_loss_as_a_small_line(client: Client, alice: User) -> None:
+    job = TrainingJob.objects.create(user=alice, state=JobState.DEPLOYED)
+    assert "<polyline" not in page_of(client, alice, "/jobs/")
+    for step, loss in enumerate([3.0, 1.0, 2.0]):
+        StepMetric.objects.create(job=job, attempt=1, step=step, values={"loss": loss})
+    assert '<polyline points="1.0,1.0 40.0,19.0 79.0,10.0"/>' in page_of(client, alice, "/jobs/")
+
+
+def test_a_job_without_a_heartbeat_stands_out(client: Client, alice: User) -> None:
+    rated(alice, 1)
+    claimed_job(alice)
+    assert "stale" not in page_of(client, alice, "/jobs/")
+    TrainingJob.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
+    page = page_of(client, alice, "/jobs/")
+    assert 'class="stale"' in page
+    assert "no heartbeat" in page
+
+
+def test_the_machinery_tells_who_waits_and_what_each_worker_takes(
+    client: Client, alice: User, bob: User
+) -> None:
+    rated(bob, 1)
+    jobs.queue_job(user=bob)
+    TrainingJob.objects.update(created_at=timezone.now() - timedelta(seconds=75))
+    gpus = [{"use": 0.5, "used": 2**30, "total": 2**31}]
+    health.beat("worker-gpu@a", "worker-gpu", "idle", {"cpu": 1.25, "rss": 3 * 2**20, "gpus": gpus})
+    health.beat("generator@a", "generator", "idle")
+    page = page_of(client, alice, "/parts/system/")
+    assert re.search(r"Waiting jobs: <strong>1</strong>.*the oldest for 7\d s", page, re.DOTALL)
+    for words in ("1.25 processor cores", "3.0\xa0MB of memory", 'value="0.5"', "2.0\xa0GB"):
+        assert words in page
+    assert page.count("processor cores") == 1  # the generator measured nothing
+    assert "of at most 32 versions loaded" in page
+    assert Heartbeat.objects.get(kind="generator").load == {}
+
+
+def test_a_process_reads_its_own_load() -> None:
+    meter = load.Meter()
+    first = meter.read()
+    assert "cpu" not in first  # there is nothing yet to compare with
+    assert first["rss"] > 20 * load.MIB
+    until = time.process_time() + 0.2
+    while time.process_time() < until:
+        pass
+    assert 0.05 < meter.read()["cpu"] <= 1.5
+
+
+def test_a_card_says_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load.read_gpu("40, 1024, 2048") == {"use": 0.4, "used": 2.0**30, "total": 2.0**31}
+    assert load.read_gpu("[N/A], 1024, [N/A]") == {"used": 2.0**30}
+    monkeypatch.setattr(load.shutil, "which", lambda _: None)
+    assert load.gpus() == []
+
+    def hangs(*_: Any, **__: Any) -> None:
+        raise subprocess.TimeoutExpired("nvidia-smi", 3)
+
+    monkeypatch.setattr(load.shutil, "which", lambda _: "/bin/nvidia-smi")
+    monkeypatch.setattr(load.subprocess, "run", hangs)
+    assert load.gpus() == []
+
+
+# Stopping
+
+
+def test_a_job_is_stopped_and_kept_only_while_it_trains(
+    client: Client, alice: User, bob: User
+) -> None:
+    rated(alice, 1)
+    queued = jobs.queue_job(user=alice)
+    with pytest.raises(NothingToKeep):
+        finishing.finish_job(queued)
+    job = jobs.claim_job(queued.public_id)
+    assert job is not None
+    jobs.advance(job, state=JobState.TRAINING)
+    client.force_login(bob)
+    assert client.post(f"/api/jobs/{job.public_id}/finish").status_code == 404
+    assert not finishing.finish_wanted(job)
+    client.force_login(alice)
+    assert "data-keeps" in client.get("/jobs/").content.decode()
+    assert client.post(f"/api/jobs/{job.public_id}/finish").status_code == 202
+    assert finishing.finish_wanted(job)
+    page = client.get("/jobs/").content.decode()
+    assert "stops after this step" in page
+    assert "data-keeps" not in page
+    assert "data-stop" in page  # it can still be thrown away
+    jobs.advance(job, state=JobState.GATING)
+    assert client.post(f"/api/jobs/{job.public_id}/finish").status_code == 409
+
+
+def test_what_an_early_end_left_out_counts_again(alice: User) -> None:
+    rated(alice, 3)
+    job = claimed_job(alice)
+    first, second, third = TrainingSample.objects.order_by("pk")
+    finishing.give_back_untrained(job, [first.pk, second.pk])
+    states = TrainingSample.objects.order_by("pk").values_list("state", "job")
+    assert list(states) == [
+        (SampleState.CLAIMED, job.pk),
+        (SampleState.CLAIMED, job.pk),
+        (SampleState.READY, None),
+    ]
+    assert not job.job_samples.filter(sample=third).exists()
+    assert Event.objects.filter(job=job, kind="finishing").count() == 1
+    finishing.give_back_untrained(job, [first.pk, second.pk])  # nothing is left out twice
+    assert Event.objects.filter(job=job, kind="finishing").count() == 1
+
+
+def test_an_admin_sees_how_many_ratings_a_job_used_and_why_not(
+    client: Client, admin: User, alice: User
+) -> None:
+    rated(alice, 3)
+    job = claimed_job(alice)
+    dropped = TrainingSample.objects.first()
+    assert dropped is not None
+    jobs.drop_samples(job, {dropped.pk: "hint_no_effect"})
+    jobs.note_reanswers(job, [dropped.pk])
+    uses = [(row["count"], row["is_left"]) for row in uses_of_samples(job)]
+    assert uses == [(2, False), (1, False), (1, True)]
+    page = page_of(client, admin, f"/jobs/{job.public_id}/")
+    assert "not used: The hint changes nothing" in page
+    assert "question" not in page.split('id="samples-h"')[1].split("</section>")[0]

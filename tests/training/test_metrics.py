@@ -93,3 +93,21 @@ def test_a_step_that_diverges_is_told_before_the_run_ends(
     (step,) = steps
     assert math.isnan(step.loss)
     assert step.lr is None  # it was not made
+
+
+def test_a_run_that_is_asked_to_end_stops_after_its_step(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    result, steps = job(base, model, samples(base, 17), config, enough=lambda: True)
+    assert (len(steps), result.steps, result.stopped) == (1, 1, "asked")
+    assert result.trained == tuple(range(1, 9))  # of three batches the first
+    assert result.reanswers == {}
+
+
+def test_a_run_may_be_asked_among_its_reanswers(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    asked = iter([False, False, False, True])
+    result, steps = job(base, model, samples(base, 2), config, enough=lambda: next(asked, True))
+    assert (result.stopped, [s.phase for s in steps]) == ("asked", ["rated", "reanswer"])
+    assert result.trained == (1, 2)

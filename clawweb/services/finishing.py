@@ -1,0 +1,45 @@
+"""Stopping a job early and keeping what it has learned: it goes on to its gate."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from django.db import transaction
+
+from clawweb.events import changed
+from clawweb.models import Event, JobState, SampleState, TrainingJob, TrainingSample
+from clawweb.services import audit
+from clawweb.services.errors import NothingToKeep
+from clawweb.services.jobs import held
+
+
+@transaction.atomic
+def finish_job(job: TrainingJob) -> None:
+    """Let the job stop after the step it is at and test what it has learned by then."""
+    training = TrainingJob.objects.filter(
+        pk=job.pk, state__in=[JobState.LOADING, JobState.TRAINING], cancel_requested=False
+    )
+    if not training.update(finish_requested=True):
+        raise NothingToKeep("The job is not training, so there is nothing to stop and keep.")
+    audit.record("finish_job", job, before={"state": job.state})
+    changed(job.user_id, "job", job.public_id)
+
+
+def finish_wanted(job: TrainingJob) -> bool:
+    return held(job).filter(finish_requested=True).exists()
+
+
+@transaction.atomic
+def give_back_untrained(job: TrainingJob, trained: Collection[int]) -> None:
+    """The ratings that an early end left out count again and are no part of the job."""
+    mine = TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED)
+    left = list(mine.exclude(pk__in=trained).values_list("pk", flat=True))
+    if not left or not held(job).exists():
+        return
+    job.job_samples.filter(role="new", sample__in=left).delete()
+    rows = TrainingSample.objects.filter(pk__in=left)
+    rows.filter(replaced_by__isnull=False).update(state=SampleState.SUPERSEDED, job=None)
+    rows.filter(replaced_by__isnull=True).update(state=SampleState.READY, job=None)
+    text = f"{len(left)} ratings were not reached and count again"
+    Event.objects.create(user_id=job.user_id, kind="finishing", job=job, text=text)
+    changed(job.user_id, "receipt", *rows.values_list("turn__public_id", flat=True))
