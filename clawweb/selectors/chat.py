@@ -39,10 +39,13 @@ def sessions_of(user: User) -> QuerySet[ChatSession]:
 
 def sessions_with(user: User, words: str) -> QuerySet[ChatSession]:
     """Those whose name, or anything said in them, holds the words."""
-    said = Turn.objects.filter(session=OuterRef("pk")).filter(
-        Q(reply__icontains=words) | Q(input_messages__icontains=_as_stored(words))
-    )
+    said = turns_holding(Turn.objects.filter(session=OuterRef("pk")), words)
     return sessions_of(user).filter(Q(title__icontains=words) | Exists(said))
+
+
+def turns_holding(turns: QuerySet[Turn], words: str) -> QuerySet[Turn]:
+    """Those in which somebody or the agent says the words."""
+    return turns.filter(Q(reply__icontains=words) | Q(input_messages__icontains=_as_stored(words)))
 
 
 def _as_stored(words: str) -> str:

@@ -63,13 +63,17 @@ def pages(rows: QuerySet[Row]) -> Iterator[Row]:
 
 def conversation_lines(user: User) -> Iterator[Line]:
     for session in pages(sessions_of(user)):
-        yield session_line(session)
-        turns = finished_turns(user).filter(session=session).prefetch_related("feedback")
-        named = turns.annotate(
-            parent_name=F("parent__public_id"), start_name=F("context_start__public_id")
-        )
-        for turn in pages(named):
-            yield turn_line(turn, session)
+        yield from lines_of_session(session)
+
+
+def lines_of_session(session: ChatSession) -> Iterator[Line]:
+    yield session_line(session)
+    turns = finished_turns(session.user).filter(session=session).prefetch_related("feedback")
+    named = turns.annotate(
+        parent_name=F("parent__public_id"), start_name=F("context_start__public_id")
+    )
+    for turn in pages(named):
+        yield turn_line(turn, session)
 
 
 def session_line(session: ChatSession) -> Line:

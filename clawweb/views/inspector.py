@@ -2,44 +2,111 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
+from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_GET, require_POST
 
-from clawweb.models import DropReason, Judgement, TrainingSample, Turn
+from clawweb.models import (
+    Comparison,
+    DropReason,
+    Judgement,
+    SavedView,
+    TrainingSample,
+    Turn,
+)
+from clawweb.records import write_line
 from clawweb.selectors.chat import (
+    active_reasons,
     begins_anew,
+    blind_turns,
+    feedback_json,
     input_of,
+    latest_feedback,
     reply_of,
     session_json,
-    sessions_of,
     tool_calls_of,
     turn_of,
     turns_of,
 )
+from clawweb.selectors.comparisons import comparisons_of, usable_versions
+from clawweb.selectors.inspector import (
+    Filters,
+    notes_in,
+    rests_before,
+    session_facts,
+    sessions_where,
+    stats_of,
+    ticks_of,
+)
 from clawweb.selectors.judging import judgements_of
 from clawweb.selectors.learning import job_number, receipt
+from clawweb.selectors.records import lines_of_session
+from clawweb.selectors.tokens import EFFECT, heat, heats_of, prompt_tokens
+from clawweb.services.errors import ServiceError
+from clawweb.services.saved_views import delete_view, save_view
 from clawweb.turn_types import explain
 from clawweb.views.chat import own_session
+from clawweb.views.session_filters import FilterForm
 from rollouts.types import Message
 
 PER_PAGE = 30
+REST = timedelta(minutes=5)
+VIEWS = "sessions"  # saved views of this page
 
 
 @never_cache
 @login_required
 @require_GET
 def sessions(request: HttpRequest) -> HttpResponse:
-    page = Paginator(sessions_of(request.user), PER_PAGE).get_page(request.GET.get("page"))
-    return render(request, "inspector/sessions.html", {"page": page})
+    form = FilterForm(request.user, request.GET)
+    filters = form.filters()
+    found = sessions_where(request.user, filters)
+    page = Paginator(found, PER_PAGE).get_page(request.GET.get("page"))
+    notes = notes_in(page)
+    context = {
+        "page": page,
+        "rows": [{"session": row, "notes": notes.get(row.pk)} for row in page],
+        "form": form,
+        "filtered": filters != Filters(),
+        "query": form.query(),
+        "stats": stats_of(found),
+        "views": SavedView.objects.filter(user=request.user, page=VIEWS),
+    }
+    return render(request, "inspector/sessions.html", context)
+
+
+@login_required
+@require_POST
+def saved_views(request: HttpRequest) -> HttpResponse:
+    """Save the filters that the form's `query` holds, or delete the view of the id `drop`."""
+    query, drop = request.POST.get("query", ""), request.POST.get("drop", "")
+    if drop.isdigit():
+        gone = delete_view(user=request.user, view_id=int(drop))
+        if gone is not None:
+            query = gone.query  # still on the page: to be saved again
+            words = _("The view “%(name)s” is deleted. Its filters are still set below.")
+            messages.success(request, words % {"name": gone.name})
+    else:
+        try:
+            row = save_view(
+                user=request.user, page=VIEWS, name=request.POST.get("name", ""), query=query
+            )
+            messages.success(request, _("The view “%(name)s” is saved.") % {"name": row.name})
+        except ServiceError as exc:
+            messages.error(request, str(exc))
+    return redirect(f"{reverse('sessions')}?{query}" if query else reverse("sessions"))
 
 
 @never_cache
@@ -47,47 +114,127 @@ def sessions(request: HttpRequest) -> HttpResponse:
 @require_GET
 def session(request: HttpRequest, session_id: str) -> HttpResponse:
     row = own_session(request.user, session_id)
-    page = Paginator(turns_of(row), PER_PAGE).get_page(request.GET.get("page"))
-    judgements = judgements_of(page)
-    return render(
-        request,
-        "inspector/session.html",
-        {
-            "session": session_json(row),
-            "page": page,
-            "turns": [
-                {**turn_facts(turn, judgements.get(turn.pk)), "number": number}
-                for number, turn in enumerate(page, page.start_index())
-            ],
-        },
-    )
+    turns = turns_of(row)
+    number = request.GET.get("page")
+    named = row.turns.filter(public_id=request.GET.get("turn", "")).first()
+    if named is not None:
+        number = (turns.filter(pk__lte=named.pk).count() - 1) // PER_PAGE + 1
+    page = Paginator(turns, PER_PAGE).get_page(number)
+    judgements, blind = judgements_of(page), blind_turns(row)
+    rests = rests_before(page, least=REST)
+    replays: dict[int, list[Comparison]] = {}
+    for replay in comparisons_of(request.user).filter(first__in=page, kind=Comparison.RECHECK):
+        replays.setdefault(replay.first_id, []).insert(0, replay)  # they come newest first
+    facts = [
+        turn_facts(turn, judgements.get(turn.pk), blind=turn.pk in blind)
+        | {"number": number, "rest": rests.get(turn.pk), "replays": replays.get(turn.pk)}
+        for number, turn in enumerate(page, page.start_index())
+    ]
+    context = {
+        "session": session_json(row),
+        "facts": session_facts(row),
+        "page": page,
+        "turns": facts,
+        "ticks": ticks_of(row, PER_PAGE),
+        "reasons": active_reasons(),
+        "versions": usable_versions(request.user),
+    }
+    return render(request, "inspector/session.html", context)
+
+
+@never_cache
+@login_required
+@require_GET
+def map_part(request: HttpRequest, session_id: str) -> HttpResponse:
+    """All turns of a session at a glance, fetched again when one of them has changed."""
+    row = own_session(request.user, session_id)
+    number = request.GET.get("page", "")
+    context = {
+        "session": session_json(row),
+        "ticks": ticks_of(row, PER_PAGE),
+        "page": {"number": int(number) if number.isdigit() else 1},
+    }
+    return render(request, "inspector/_map.html", context)
 
 
 @never_cache
 @login_required
 @require_GET
 def turn_part(request: HttpRequest, turn_id: str) -> HttpResponse:
-    """One turn, fetched again when it, its rating or what became of that has changed."""
-    try:
-        turn = turn_of(request.user, turn_id)
-    except Turn.DoesNotExist:
-        raise Http404(_("You have no turn with that address.")) from None
-    number = turn.session.turns.filter(pk__lte=turn.pk).count()
-    facts = {**turn_facts(turn, judgements_of([turn]).get(turn.pk)), "number": number}
+    """One turn, fetched again when it, its rating or what became of that has changed; `reply` says
+    how the reply is shown, `prompt` asks for the prompt too."""
+    turn = _own_turn(request, turn_id)
+    shown = request.GET.get("reply", EFFECT)
+    is_blind = turn.pk in blind_turns(turn.session)
+    facts = turn_facts(turn, judgements_of([turn]).get(turn.pk), shown=shown, blind=is_blind)
+    if request.GET.get("prompt") and not is_blind:
+        facts["prompt"], facts["prompt_by_number"] = prompt_tokens(turn) or (None, False)
+    facts["number"] = turn.session.turns.filter(pk__lte=turn.pk).count()
     return render(request, "inspector/_turn.html", {"turn": facts})
 
 
-def turn_facts(turn: Turn, judgement: Judgement | None = None) -> dict[str, Any]:
-    """A turn with its feedback, judgement, samples and numbers, for people."""
+@never_cache
+@login_required
+@require_GET
+def replay_part(request: HttpRequest, comparison_id: str) -> HttpResponse:
+    """What another version answered to a turn's words, beside the turn's own reply."""
+    row = comparisons_of(request.user).filter(public_id=comparison_id).first()
+    if row is None or row.kind != Comparison.RECHECK:
+        raise Http404(_("You have no such comparison."))
+    return render(request, "inspector/_replay.html", {"replay": row})
+
+
+def _own_turn(request: HttpRequest, turn_id: str) -> Turn:
+    try:
+        return turn_of(request.user, turn_id)
+    except Turn.DoesNotExist:
+        raise Http404(_("You have no turn with that address.")) from None
+
+
+@never_cache
+@login_required
+@require_GET
+def download(request: HttpRequest, session_id: str, kind: str) -> HttpResponse:
+    """The session as an export has it: a line for it and for each turn, or all as one object."""
+    row = own_session(request.user, session_id)
+    lines = [write_line(line) for line in lines_of_session(row)]
+    if kind == "jsonl":
+        body, of_type = "".join(lines), "application/jsonl"
+    else:
+        first, *turns = (line.rstrip("\n") for line in lines)
+        inner = ",\n".join(turns)
+        body = f'{{"session": {first},\n"turns": [\n{inner}\n]}}\n'
+        of_type = "application/json"
+    named = f'attachment; filename="{row.public_id}.{kind}"'
+    return HttpResponse(body, content_type=of_type, headers={"Content-Disposition": named})
+
+
+def turn_facts(
+    turn: Turn, judgement: Judgement | None = None, *, shown: str = EFFECT, blind: bool = False
+) -> dict[str, Any]:
+    """A turn with its feedback, judgement, samples and numbers, for people. Who wrote a reply that
+    is compared `blind` is not among them."""
     feedback = sorted(turn.feedback.all(), key=lambda row: row.pk)
-    messages = input_of(turn)
+    said = input_of(turn)
+    reply = reply_of(turn)
     return {
         "row": turn,
-        "messages": messages,
-        "text": text_of(messages),
+        "blind": blind,
+        "can_rate": turn.is_finished and bool(reply) and turn.recorded,
+        "for_script": json.dumps(
+            {
+                "id": turn.public_id,
+                "reply": reply,
+                "feedback": feedback_json(latest_feedback(turn)),
+            }
+        ),
+        "heats": heats_of(turn),
+        "heat": heat(turn, shown),
+        "messages": said,
+        "text": text_of(said),
         "anew": begins_anew(turn),
         "why_type": explain(turn.turn_type, turn.turn_type_from),
-        "reply": reply_of(turn),
+        "reply": reply,
         "tool_calls": tool_calls_of(turn),
         "parent": turn.parent.public_id if turn.parent else None,
         "prompt_tokens": len(turn.prompt_ids) if turn.prompt_ids is not None else None,
