@@ -126,23 +126,21 @@ def newest_sample() -> QuerySet[TrainingSample]:
 
 
 def _noted(turns: QuerySet[Turn]) -> QuerySet[Turn]:
-    """The turns with `liked`, `disliked`, `corrected` and `learned`, each yes or no."""
+    """The turns with `is_liked`, `is_disliked`, `is_corrected` and `is_learned`."""
     return turns.annotate(
-        liked=Exists(newest_feedback().filter(value=1)),
-        disliked=Exists(newest_feedback().filter(value=-1)),
-        corrected=Exists(newest_feedback().exclude(correction="")),
-        learned=Exists(
+        is_liked=Exists(newest_feedback().filter(value=1)),
+        is_disliked=Exists(newest_feedback().filter(value=-1)),
+        is_corrected=Exists(newest_feedback().exclude(correction="")),
+        is_learned=Exists(
             TrainingSample.objects.filter(turn=OuterRef("pk"), state=SampleState.TRAINED)
         ),
     )
 
 
-_COUNTS = {
-    "turns": Count("pk"),
-    **{name: Count("pk", filter=Q(**{name: True})) for name in (
-        "liked", "disliked", "corrected", "learned"
-    )},
-}  # fmt: skip
+_COUNTS = {"turns": Count("pk")} | {
+    name: Count("pk", filter=Q((f"is_{name}", True)))
+    for name in ("liked", "disliked", "corrected", "learned")
+}
 
 
 def stats_of(sessions: QuerySet[ChatSession]) -> dict[str, int]:

@@ -115,9 +115,15 @@ watchKeys({
 });
 
 // A link may name a turn that is on another page of a long session.
-const wanted = location.hash.slice(1);
-if (wanted.startsWith("turn-") && !document.getElementById(wanted) && !location.search.includes("turn=")) {
-  location.replace(`?turn=${encodeURIComponent(wanted)}#${wanted}`);
-} else {
-  currentTurn(wanted);
+function follow() {
+  const wanted = location.hash.slice(1);
+  const isElsewhere = wanted.startsWith("turn-") && !document.getElementById(wanted);
+  if (isElsewhere && !location.search.includes(wanted)) {
+    location.replace(`?turn=${encodeURIComponent(wanted)}#${wanted}`);
+  } else {
+    currentTurn(wanted);
+  }
 }
+
+addEventListener("hashchange", follow);
+follow();
