@@ -117,7 +117,7 @@ def session(request: HttpRequest, session_id: str) -> HttpResponse:
     turns = turns_of(row)
     number = request.GET.get("page")
     named = row.turns.filter(public_id=request.GET.get("turn", "")).first()
-    if named is not None:
+    if named is not None and not number:
         number = (turns.filter(pk__lte=named.pk).count() - 1) // PER_PAGE + 1
     page = Paginator(turns, PER_PAGE).get_page(number)
     judgements, blind = judgements_of(page), blind_turns(row)
