@@ -45,6 +45,7 @@ RECEIPTS = {
     "withdrawn": Q(state=SampleState.WITHDRAWN),
 }
 VOTES = {"liked": Q(value=1), "disliked": Q(value=-1)}
+MINUTE = timedelta(minutes=1)
 WHOLE = 60  # turns; a longer session's plain ones are drawn together
 
 
@@ -192,6 +193,7 @@ def session_facts(session: ChatSession) -> dict[str, Any]:
         **sums,
         "versions": list(numbers),
         "blind": bool(blind),
+        "took_a_while": bool(sums["ended"]) and sums["ended"] - session.created_at >= MINUTE,
     }
 
 
