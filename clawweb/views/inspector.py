@@ -217,14 +217,16 @@ def turn_facts(
     feedback = sorted(turn.feedback.all(), key=lambda row: row.pk)
     said = input_of(turn)
     reply = reply_of(turn)
+    can_rate = turn.is_finished and bool(reply) and turn.recorded
     return {
         "row": turn,
         "blind": blind,
-        "can_rate": turn.is_finished and bool(reply) and turn.recorded,
+        "can_rate": can_rate,
         "for_script": json.dumps(
             {
                 "id": turn.public_id,
                 "reply": reply,
+                "can_rate": can_rate,
                 "feedback": feedback_json(latest_feedback(turn)),
             }
         ),

@@ -48,6 +48,7 @@ class Card {
   }
 
   paintVote(turn) {
+    this.article.querySelector(".rate").hidden = !turn.can_rate; // until the reply is whole
     const value = turn.feedback?.value ?? null;
     this.part("up").setAttribute("aria-pressed", String(value === 1));
     this.part("down").setAttribute("aria-pressed", String(value === -1));
@@ -56,7 +57,6 @@ class Card {
 }
 
 for (const article of document.querySelectorAll(".inspected")) {
-  if (!article.querySelector(".rate")) continue;
   const card = new Card(article);
   const onReceipt = () => {
     const detail = { what: "receipt", id: card.turn.id };
@@ -108,7 +108,7 @@ addEventListener("pagehide", () => { for (const rating of ratings.values()) rati
 watchKeys({
   rate(article) {
     const rating = ratings.get(article);
-    if (!rating) return say(gettext("This turn cannot be rated."));
+    if (!rating.view.turn.can_rate) return say(gettext("This turn cannot be rated."));
     if (rating.view.turn.feedback?.value === -1) return rating.openStrip().querySelector("input, textarea").focus();
     return rating.view.part("up").focus();
   },

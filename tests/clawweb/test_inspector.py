@@ -249,6 +249,8 @@ def test_links_lead_to_the_page_on_which_a_turn_is(as_alice: Client, alice: User
     assert f'id="{last.public_id}"' not in html
     there = as_alice.get(f"{path}?turn={last.public_id}").content.decode()
     assert f'id="{last.public_id}"' in there
+    pager = as_alice.get(f"{path}?turn={last.public_id}&page=1").content.decode()
+    assert f'id="{last.public_id}"' not in pager  # whoever turns the page leaves the turn
     part = as_alice.get(f"/parts/sessions/{session.public_id}/map/?page=3").content.decode()
     assert f'href="#{session.turns.order_by("id")[60].public_id}"' in part
 
