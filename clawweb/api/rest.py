@@ -241,7 +241,8 @@ def get_job(request: HttpRequest, job_id: str) -> Any:
 
 @api.get("/jobs/{job_id}/metrics", auth=Scoped("read"), tags=["learning"])
 def get_metrics(request: HttpRequest, job_id: str, after: int = -1) -> Any:
-    """Metric points after step `after`, exclusive. Keys that were not measured are absent."""
+    """Metric points after step `after`, exclusive. Keys that were not measured are absent; a value
+    that came out as no number is its name: nan, inf or -inf."""
     job = learning.jobs_of(caller(request)).get(public_id=job_id)
     return {"points": learning.metric_points(job, after), "state": job.state}
 
