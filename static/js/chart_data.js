@@ -6,6 +6,7 @@ import { state } from "./chart_state.js";
 
 const MOST = 2000; // points per trace; beyond it the server chooses again
 const APART = 500; // ms between two fetches, so between two draws
+const GATHER = 200; // ms; an admin's browser hears twice of an own job
 const POLL = 5000;
 const ACTIVE = ["queued", "loading", "training", "gating", "deploying"];
 
@@ -63,14 +64,16 @@ async function tail() {
 }
 
 let waiting = null;
+let isAsking = false;
 let last = 0;
 let missed = false;
 
 function soon(fetchIt) {
   if (document.hidden) { missed = true; return; }
   if (waiting) return;
-  const wait = Math.max(0, last + APART - Date.now());
+  const wait = Math.max(GATHER, last + APART - Date.now());
   waiting = setTimeout(async () => {
+    isAsking = true;
     try {
       await fetchIt();
     } catch {
@@ -78,6 +81,7 @@ function soon(fetchIt) {
     } finally {
       last = Date.now();
       waiting = null;
+      isAsking = false;
       if (missed && !document.hidden) { missed = false; soon(tail); }
     }
   }, wait);
@@ -87,7 +91,7 @@ export function watchPoints() {
   document.addEventListener("changed", ({ detail: { what, id } }) => {
     if (what !== "job" || data.isStretch) return; // a stretch of the past does not move
     const main = id === null || id === root.dataset.job;
-    if (waiting && main) missed = true; // it may be about what was asked for a moment too early
+    if (isAsking && main) missed = true; // it may be about what was asked for a moment too early
     else if (main) soon(tail);
     else if (data.jobs.some((job) => job.id === id)) soon(reload);
   });

@@ -73,10 +73,10 @@ function layoutOf(figure, values) {
     font: { color: quiet, family: getComputedStyle(document.body).fontFamily, size: 12 },
     hoverlabel: { bgcolor: colour("--surface"), bordercolor: quiet, font: { color: colour("--ink") } },
     xaxis: {
-      ...axis, title: { text: TITLES()[state.x] }, type: state.x === "at" ? "date" : "linear", dtick: whole ? 1 : null,
+      ...axis, zeroline: false, title: { text: TITLES()[state.x] }, type: state.x === "at" ? "date" : "linear", dtick: whole ? 1 : null,
       ...(state.zoom ? { range: state.zoom, autorange: false } : { autorange: true }),
     },
-    yaxis: { ...axis, type: log ? "log" : "linear", nticks: 5, fixedrange: true, autorange: true, exponentformat: "power" },
+    yaxis: { ...axis, type: log ? "log" : "linear", nticks: 5, fixedrange: true, autorange: true, exponentformat: "e" }, // powers are set with styles, which the policy forbids
     ...marks(figure),
   };
 }

@@ -122,7 +122,7 @@ def test_a_job_without_a_heartbeat_stands_out(client: Client, alice: User) -> No
     TrainingJob.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
     page = page_of(client, alice, "/jobs/")
     assert 'class="stale"' in page
-    assert "no heartbeat" in page
+    assert "which has not been heard of" in page
 
 
 def test_the_machinery_tells_who_waits_and_what_each_worker_takes(
