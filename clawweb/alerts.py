@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,7 +13,7 @@ from django.utils.translation import gettext as _
 
 Point = dict[str, Any]
 JUMP = 5.0  # times the median of the gradient norms before it
-JUMP_AFTER = 3  # so many norms make a median
+JUMP_AFTER, JUMP_OF = 3, 20  # a median needs so many norms, and is of at most so many
 KL_BASE_LIMIT = 0.5  # nats per token; the gate lets a version drift a tenth of that by itself
 KL_BACKWARDS = 2.0  # times the distance that the attempt began with
 KL_SMALL = 0.05  # below it a distance may double and mean nothing
@@ -75,7 +76,7 @@ def _not_a_number(points: Sequence[Point]) -> Iterator[Alert]:
 
 
 def _gradient_jump(points: Sequence[Point]) -> Iterator[Alert]:
-    before: list[float] = []
+    before: deque[float] = deque(maxlen=JUMP_OF)
     for point, norm in _numbers(points, "grad_norm"):
         if len(before) >= JUMP_AFTER and norm > JUMP * statistics.median(before):
             yield Alert(
