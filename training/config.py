@@ -34,8 +34,8 @@ class TrainConfig:
     grad_clip: float = 1.0  # global norm; OpenClaw-RL, slime's default
 
     # The job
-    batch_size: int = 8  # replies per optimizer step; a job starts at 8 ratings
-    max_steps: int = 4  # of a job of one batch: one on rated replies, the rest sets of re-answers
+    batch_size: int = 4  # replies per optimizer step; 8 taught less of the same ratings (LOG)
+    max_steps: int = 7  # 1 for the rated replies, which train once; the rest sets of re-answers
     reward_epochs: int = 1  # passes over the rated replies when no hint is distilled
     train_seconds: float = 120.0  # no further step is begun that would end later
     kl_full_share: float = 0.5  # of the hints' whole effect; below it steps shrink with the KL

@@ -33,7 +33,7 @@ def recipe(
     learns: str = "train",
     words: bool = True,
     steps_back: bool = True,
-    batch: int | None = None,
+    batch: int = 8,
     rate: float | None = None,
     **fields: Any,
 ) -> Recipe:
@@ -42,7 +42,7 @@ def recipe(
         name=name,
         learns=learns,
         config=config,
-        batch=batch or config.batch_size,
+        batch=batch,
         words=words,
         rate=rate,
         steps_back=steps_back,
@@ -54,6 +54,7 @@ def recipe(
 # replies without a hint toward the base through the distillation; here they train by reward alone.
 UPSTREAM: dict[str, Any] = {
     "steps_back": False,
+    "batch": 16,
     "batch_size": 16,
     "lr": 1e-5,
     "weight_decay": 0.1,
@@ -68,7 +69,7 @@ UPSTREAM: dict[str, Any] = {
     "reward_step": 1.0,
     "rated_tokens": 1024,
 }
-OURS: dict[str, Any] = {"lr": TrainConfig().lr, "batch_size": TrainConfig().batch_size}
+OURS: dict[str, Any] = {"lr": TrainConfig().lr, "batch": 8, "batch_size": 8}
 UPSTREAM_METHODS: dict[str, dict[str, Any]] = {
     "openclaw-binary": {"method": "binary"},
     "openclaw-opd": {"method": "opd", "estimator": "token", "reward_weight": 0.0},
@@ -86,7 +87,7 @@ RECIPES = {
         recipe("memory", learns="memory"),
         recipe("opd"),
         recipe("opd-twice", reanswer_steps=2),
-        recipe("opd-halves", batch=8, batch_size=4, max_steps=7),  # twice the steps
+        recipe("opd-eights", batch_size=8, max_steps=4),  # as many replies in half the steps
         recipe("opd-rated-only", max_steps=1),
         recipe("opd-unboosted", hint_boost=0.0),
         recipe("opd-topk", estimator="topk"),
