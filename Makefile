@@ -38,6 +38,11 @@ test: install  ## Everything that must hold: checks, units, the real servers, th
 test-services: install  ## The units on PostgreSQL and Redis, from the system's packages
 	PYTHONPATH=. $(BIN)/python tests/services.py $(or $(TESTS),tests/clawweb -m "not stack and not browser")
 
+.PHONY: test-cluster
+test-cluster: install  ## Two web processes, three workers, two model servers; six minutes
+	@$(BIN)/python tests/prepare.py
+	TESTS_CLUSTER=1 $(BIN)/python -m pytest tests/stack/test_cluster.py
+
 .PHONY: lock
 lock: install  ## Resolve requirements/*.in anew into the two locks
 	$(BIN)/python requirements/lock.py

@@ -1,0 +1,133 @@
+"""Two web processes, three Celery workers and two model servers on one host: one system.
+
+`make test-cluster` runs it: it starts three systems, which takes longer than CI has.
+Each server is a `manage.py up --parts vllm` of its own; the rest knows both by their addresses.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import httpx
+import pytest
+
+from clawweb.stack.parts import worker_gpu
+from tests.loop.conftest import rated_turns
+from tests.loop.person import JOB_SECONDS, Person, person, rows, wait_for
+from tests.realstack import QUICK, Stack, new_stack
+
+pytestmark = [
+    pytest.mark.stack,
+    pytest.mark.timeout(1500),
+    pytest.mark.skipif(not os.environ.get("TESTS_CLUSTER"), reason="make test-cluster runs it"),
+]
+KEY = "the-servers-key"
+
+
+@contextmanager
+def running(stack: Stack, *options: str) -> Iterator[Stack]:
+    try:
+        stack.start(*options)
+        yield stack
+    finally:
+        stack.stop()
+        shutil.rmtree(stack.var, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[Stack]]:
+    """Each with its own core: two servers would both take the first."""
+    with ExitStack() as both:
+        yield [
+            both.enter_context(
+                running(new_stack(vllm_key=KEY, vllm_cpu_bind=str(core)), "--parts", "vllm")
+            )
+            for core in sorted(os.sched_getaffinity(0))[:2]
+        ]
+
+
+@pytest.fixture(scope="module")
+def cluster(servers: list[Stack]) -> Iterator[Stack]:
+    urls = ",".join(server.config.vllm for server in servers)
+    with running(new_stack(**QUICK, vllm_url=urls, vllm_key=KEY, web_workers="2")) as stack:
+        yield stack
+
+
+@contextmanager
+def second_gpu_worker(cluster: Stack) -> Iterator[None]:
+    command = ["worker-gpu-2@" + word.partition("@")[2] if word.startswith("worker-gpu@") else word
+               for word in worker_gpu(cluster.config).command]  # fmt: skip
+    log = cluster.var / "log" / "worker-gpu-2.log"
+    with log.open("w") as output:
+        worker = subprocess.Popen(command, env=cluster.env, stdout=output, stderr=output)
+    try:
+        yield
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        try:
+            worker.wait(30)
+        except subprocess.TimeoutExpired:
+            worker.kill()
+            worker.wait()
+
+
+def held(server: Stack) -> dict[str, str]:
+    """What a server serves, by name, with the folder."""
+    models = httpx.get(
+        f"{server.config.vllm}/v1/models",
+        headers={"Authorization": f"Bearer {KEY}"},
+        trust_env=False,
+        timeout=30,
+    ).json()["data"]
+    return {model["id"]: model["root"] for model in models if model["id"] != "base"}
+
+
+def test_one_job_one_version_on_both_servers_and_one_server_may_die(
+    cluster: Stack, servers: list[Stack]
+) -> None:
+    with person(cluster, "cluster-alice") as alice, second_gpu_worker(cluster):
+        adapter = a_version(alice)
+        folder = str(cluster.var / rows(cluster, "adapterversion", name=adapter)[0]["path"])
+        assert [held(server).get(adapter) for server in servers] == [folder, folder]
+        assert alice.answerer() == adapter
+        any_process_serves_any_cursor(alice)
+
+        servers[0].stop()
+        assert {alice.answerer(f"Question {n}?") for n in range(3)} == {adapter}
+
+        servers[0].start("--parts", "vllm")  # it has forgotten everything
+        wait_for(
+            "the server that came back holds the version",
+            lambda: held(servers[0]).get(adapter) == folder,
+            timeout=60,
+        )
+        assert alice.answerer() == adapter
+
+
+def a_version(alice: Person) -> str:
+    """Eight ratings; the job runs once, however many workers there are."""
+    rated_turns(alice, 8)
+    wait_for("a job", alice.jobs, timeout=60)
+    job = alice.until(alice.jobs()[0]["id"], "deployed")
+    assert job["attempt"] == 1
+    assert len(alice.jobs()) == 1
+    assert wait_for("it answers", lambda: alice.live() != "base", timeout=JOB_SECONDS)
+    return str(job["child"])
+
+
+def any_process_serves_any_cursor(alice: Person) -> None:
+    """A turn that one web process opened can be read at once, whichever process is asked."""
+    for number in range(6):  # connections of their own go to either process
+        turn = alice.ask(f"Is {number} a number?")
+        with httpx.Client(
+            base_url=alice.stack.url,
+            headers={"Authorization": f"Bearer {alice.key}"},
+            trust_env=False,
+            timeout=60,
+        ) as other:
+            assert other.get(f"/api/turns/{turn}").json()["state"] == "complete"
