@@ -8,7 +8,7 @@ from typing import Any
 from django.db.models import F, QuerySet
 
 from clawweb.engine import base_hash
-from clawweb.models import AdapterState, AdapterVersion, ChatSession, Comparison, User
+from clawweb.models import AdapterState, AdapterVersion, ChatSession, Comparison, Turn, User
 from clawweb.selectors.agent import FEW, version_name, wilson
 from clawweb.selectors.chat import turn_json
 from clawweb.selectors.learning import live_adapter
@@ -54,6 +54,24 @@ def usable_versions(user: User) -> QuerySet[AdapterVersion]:
     """The user's versions that passed the gate and fit the model that is served, newest first."""
     own = AdapterVersion.objects.filter(user=user, state__in=PASSED, base_hash=base_hash())
     return own.order_by("-version")
+
+
+def can_compare(user: User) -> bool:
+    """Whether somebody else than the base model could answer; asked without a look at its files."""
+    return AdapterVersion.objects.filter(user=user, state__in=PASSED).exists()
+
+
+def offered_version(user: User, turn_id: str) -> int | None:
+    """The live version when it went live after the agent gave this reply, and its user has not seen
+    what it says in its place."""
+    live = live_adapter(user)
+    if live is None or live.live_at is None:
+        return None
+    turns = Turn.objects.filter(session__user=user, public_id=turn_id, asked="agent")
+    turn = turns.filter(created_at__lt=live.live_at).exclude(version=live.version).first()
+    if turn is None or Comparison.objects.filter(first=turn, second__version=live.version).exists():
+        return None
+    return live.version
 
 
 def previous_version(user: User) -> AdapterVersion | None:

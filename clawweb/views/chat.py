@@ -24,6 +24,11 @@ from clawweb.selectors.chat import (
     sessions_with,
     turns_json,
 )
+from clawweb.selectors.comparisons import (
+    can_compare,
+    offered_version,
+    open_comparison_in,
+)
 from clawweb.selectors.judging import is_judged_for
 from clawweb.selectors.learning import agent_status
 
@@ -54,6 +59,9 @@ def chat(request: HttpRequest, session_id: str | None = None) -> HttpResponse:
             "days": days(request.user),
             "agent": agent_status(request.user),
             "judged": is_judged_for(request.user),
+            "can_compare": can_compare(request.user),
+            "comparison": open_comparison_in(session) if session else None,
+            "offer": offered_version(request.user, turns[-1]["id"]) if turns else None,
         },
     )
 

@@ -7,9 +7,10 @@ import { notify } from "./notices.js";
 const STILL_WRITING = 12_000; // the server waits 20 s for a reason after the last word from here
 
 export class Rating {
-  constructor(view, { onReceipt, say }) {
+  constructor(view, { onReceipt, onCompare, say }) {
     this.view = view;
     this.onReceipt = onReceipt;
+    this.onCompare = onCompare;
     this.say = say;
     view.part("up").addEventListener("click", () => this.vote(1));
     view.part("down").addEventListener("click", () => this.vote(-1));
@@ -55,6 +56,10 @@ export class Rating {
     watchCorrection(this.strip, this.view.turn.reply);
     this.fill(this.view.turn.feedback);
     this.strip.addEventListener("submit", (event) => { event.preventDefault(); this.done(); });
+    this.strip.querySelector(".compare")?.addEventListener("click", async () => {
+      await this.done();
+      if (!this.strip) this.onCompare(); // else it could not be saved, and says so
+    });
     this.strip.addEventListener("keydown", (event) => this.pressed(event));
     this.strip.addEventListener("input", () => this.stillWriting());
     this.pinged = Date.now();

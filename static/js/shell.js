@@ -109,6 +109,7 @@ async function lookAtVersion() {
     const { version } = await call("GET", "/api/status");
     if (live !== null && version > live) {
       notify(interpolate(gettext("Version %s of your agent answers from now on."), [version]));
+      document.dispatchEvent(new CustomEvent("version", { detail: version }));
     }
     live = version;
   } catch {

@@ -1,5 +1,6 @@
 // The turns on the page, in order: one branch of the session.
 
+import { Comparing } from "./comparing.js";
 import { watchEdit } from "./edit.js";
 import { Rating } from "./rating.js";
 import { paintReceipt } from "./receipt.js";
@@ -17,11 +18,16 @@ export class Thread {
     for (const turn of JSON.parse(document.getElementById("turns-data").textContent)) {
       this.views.push(this.wire(new TurnView(document.getElementById(turn.id), turn)));
     }
+    this.comparing = new Comparing({
+      say, last: () => this.last(), get: (id) => this.get(id),
+      onChosen: (view, turn) => this.exchange(view, turn),
+    });
   }
 
   wire(view) {
     const rating = new Rating(view, {
       say: this.say, onReceipt: (rated, receipt) => this.showReceipt(rated, receipt),
+      onCompare: () => this.comparing.open(view),
     });
     this.ratings.set(view, rating);
     for (const name of ["again", "retry"]) {
@@ -98,6 +104,12 @@ export class Thread {
     this.views.push(view);
   }
 
+  // Another answer in the place of one: what followed that one is another branch.
+  exchange(view, turn) {
+    for (const later of this.views.slice(this.views.indexOf(view) + 1)) this.remove(later);
+    view.update(turn);
+  }
+
   // A turn as it is now. One that was written elsewhere joins when it continues what is shown.
   take(turn) {
     const view = this.get(turn.id);
@@ -127,6 +139,7 @@ export class Thread {
 
   closeStrips() {
     for (const rating of this.ratings.values()) rating.done();
+    this.comparing.leave();
   }
 
   leave() {

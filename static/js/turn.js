@@ -139,7 +139,8 @@ function addCopy(block) {
   frame.append(block, button);
 }
 
-function versionText(turn) {
+export function versionText(turn) {
+  if (turn.blind) return "";
   if (turn.fallback) {
     return interpolate(gettext("base model answered: %s"), [turn.fallback]);
   }

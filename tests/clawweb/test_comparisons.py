@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from clawweb.models import (
     AdapterState,
@@ -311,3 +312,37 @@ def test_nobody_has_won_where_nothing_was_decided() -> None:
     assert (rate.share, rate.interval) == (None, None)
     low, high = WinRate(version=1, against=0, won=9, lost=1, even=0).interval or (0, 0)
     assert (round(low, 3), round(high, 3)) == (0.596, 0.982)
+
+
+def chat_page(client: Client, turn: Turn) -> str:
+    page: str = client.get(f"/chat/{turn.session.public_id}/").content.decode()
+    return page
+
+
+def test_the_chat_page_offers_to_compare_when_there_is_a_version(alice, bob, turn, client) -> None:
+    client.force_login(alice)
+    assert "Compare another answer" in chat_page(client, turn)
+    client.force_login(bob)
+    assert "Compare another answer" not in chat_page(client, make_turn(bob))
+
+
+def test_the_chat_page_shows_a_comparison_that_waits_and_no_version(alice, turn, client) -> None:
+    comparison = compared(turn)
+    client.force_login(alice)
+    page = chat_page(client, turn)
+    assert f'data-comparison="{comparison.public_id}"' in page
+    assert '<span class="chip version">v2</span>' not in page
+    comparisons.decide(comparison=comparison, verdict="first")
+    page = chat_page(client, turn)
+    assert 'data-comparison=""' in page
+    assert '<span class="chip version">v2</span>' in page
+
+
+def test_a_new_version_is_offered_for_the_last_question_once(alice, versions, client) -> None:
+    old = by(alice, 1)
+    client.force_login(alice)
+    assert 'data-version=""' in chat_page(client, old)  # v2 had been live when v1 was asked
+    AdapterVersion.objects.filter(version=2).update(live_at=timezone.now())
+    assert 'data-version="2"' in chat_page(client, old)
+    compared(old, "live", "again")
+    assert 'data-version=""' in chat_page(client, old)
