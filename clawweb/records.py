@@ -198,6 +198,7 @@ class TurnLine(BaseModel):
     response_format: dict[str, Any] | None = None
     prompted_hints: list[str] = []
     instructions: str = ""
+    trial: bool = False  # a version on trial gave it
     adapter: Annotated[str, Field(max_length=120)] = ""  # "" = the base model
     adapter_version: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
     fallback: Annotated[str, Field(max_length=200)] = ""

@@ -9,7 +9,7 @@ from django.views.i18n import JavaScriptCatalog
 
 from clawweb.api import health, metrics, openai
 from clawweb.api.rest import api
-from clawweb.views import accounts, agent, charts, chat, console, data, inspector, jobs
+from clawweb.views import accounts, agent, charts, chat, data, inspector, jobs, versions
 
 handler403 = "clawweb.views.problems.forbidden"
 handler404 = "clawweb.views.problems.not_found"
@@ -32,7 +32,7 @@ pages = [
     path("jobs/<str:job_id>/", jobs.job, name="job"),
     path("jobs/<str:job_id>/series/", charts.job_series, name="job_series"),
     path("jobs/<str:job_id>/metrics.csv", charts.job_csv, name="job_csv"),
-    path("adapters/", console.adapters, name="adapters"),
+    path("adapters/", versions.versions, name="adapters"),
     path("data/", data.data, name="data"),
     path("data/import/", data.bring_in, name="data_import"),
     path("settings/", accounts.settings, name="settings"),
@@ -65,7 +65,8 @@ parts = [
     path("parts/sessions/<str:session_id>/map/", inspector.map_part, name="part_map"),
     path("parts/turns/<str:turn_id>/", inspector.turn_part, name="part_turn"),
     path("parts/replays/<str:comparison_id>/", inspector.replay_part, name="part_replay"),
-    path("parts/adapters/", console.adapters_part, name="part_adapters"),
+    path("parts/adapters/", versions.versions_part, name="part_adapters"),
+    path("parts/adapters/served/", versions.served_part, name="part_served"),
     path("parts/jobs/<str:job_id>/head/", jobs.job_part, {"part": "head"}, name="part_job_head"),
     path("parts/jobs/<str:job_id>/tail/", jobs.job_part, {"part": "tail"}, name="part_job_tail"),
 ]

@@ -12,7 +12,7 @@ from ninja.errors import AuthenticationError, HttpError, ValidationError
 from pydantic import ConfigDict, Field
 
 from clawweb import tasks
-from clawweb.api import agent, comparisons, data, finish
+from clawweb.api import agent, comparisons, data, finish, trials
 from clawweb.api.auth import Scoped, caller, key_of
 from clawweb.models import AdapterVersion
 from clawweb.problem import problem
@@ -32,6 +32,7 @@ api.add_router("/agent", agent.router)
 api.add_router("", data.router)
 api.add_router("", comparisons.router)
 api.add_router("", finish.router)
+api.add_router("", trials.router)
 PAGE = 100
 Cursor = str | None  # `next` of the page before
 

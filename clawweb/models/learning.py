@@ -36,7 +36,7 @@ class DropReason(models.TextChoices):
     SIDE_TURN = "side_turn", "It rates a background call."
     BASE_REQUESTED = (
         "base_requested",
-        "The base model or a version by number was asked for, not your agent.",
+        "The base model, a version by number or one on trial gave it, not your live agent.",
     )
     FALLBACK = "fallback", "The base model had to answer in your agent's place."
     NO_LOGPROBS = "no_logprobs", "The reply's probabilities were not recorded."

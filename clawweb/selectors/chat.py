@@ -206,7 +206,10 @@ def blind_turns(session: ChatSession) -> set[int]:
 
 
 # What would tell who wrote a reply
-_HIDDEN = {"model": None, "adapter": None, "version": None, "fallback": "", "prompted_hints": []}
+_HIDDEN: dict[str, Any] = {
+    **dict.fromkeys(("model", "adapter", "version")),
+    **{"fallback": "", "trial": False, "prompted_hints": []},
+}
 
 
 def turn_json(
@@ -242,6 +245,7 @@ def turn_json(
         "adapter": turn.adapter_name or None,
         "version": turn.version,
         "fallback": turn.fallback,
+        "trial": turn.trial,
         "prompted_hints": turn.prompted_hints,
         "blind": blind,
         **(_HIDDEN if blind else {}),

@@ -42,6 +42,14 @@ class WinRate:
         return wilson(self.won, self.decided) if self.decided else None
 
     @property
+    def percent(self) -> tuple[int, int, int] | None:
+        """Share and interval for people."""
+        if self.share is None or self.interval is None:
+            return None
+        low, high = self.interval
+        return round(100 * self.share), round(100 * low), round(100 * high)
+
+    @property
     def is_few(self) -> bool:
         return self.decided < FEW
 

@@ -115,6 +115,7 @@ def turn_line(turn: Any, session: ChatSession) -> Line:
         "response_format": turn.response_format,
         "prompted_hints": turn.prompted_hints,
         "instructions": turn.instructions,
+        "trial": turn.trial,
         "adapter": turn.adapter_name,
         "adapter_version": turn.version,
         "fallback": turn.fallback,

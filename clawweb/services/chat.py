@@ -27,6 +27,7 @@ from clawweb.selectors.chat import (
 from clawweb.selectors.hints import hints_to_prompt
 from clawweb.selectors.learning import live_adapter, policy_of
 from clawweb.selectors.placing import history_hash
+from clawweb.selectors.trials import trial_for
 from clawweb.services import judgements
 from clawweb.services.errors import ServiceError
 from rollouts.types import (
@@ -216,13 +217,15 @@ def choose_policy(turn: Turn, *, base_hash: str) -> tuple[Policy, str]:
         if wanted is None or wanted.state not in ("live", "standby"):
             return BASE, f"version {turn.asked[7:]} is not there any more"
     else:
-        wanted = live_adapter(user)
+        trial = trial_for(turn, base_hash=base_hash)
+        turn.trial = trial is not None
+        wanted = trial or live_adapter(user)
     if wanted is None:
         return BASE, ""
     if wanted.base_hash != base_hash:
         return BASE, "the base model has changed since this version was trained"
     Turn.objects.filter(pk=turn.pk).update(
-        adapter=wanted, adapter_name=wanted.name, version=wanted.version
+        adapter=wanted, adapter_name=wanted.name, version=wanted.version, trial=turn.trial
     )
     return policy_of(wanted), ""
 

@@ -44,6 +44,10 @@ class CannotCompare(ServiceError):
     title = "cannot_compare"
 
 
+class CannotTry(ServiceError):
+    title = "cannot_try"
+
+
 class AlreadyDecided(ServiceError):
     title = "already_decided"
 

@@ -208,7 +208,7 @@ def drop_reason(turn: Turn, *, reward: int | None, hinted: bool) -> str:
     session = turn.session
     if session.user.consent != Consent.TRAIN or session.locked:
         return DropReason.CONSENT
-    if turn.asked != "agent":
+    if turn.asked != "agent" or turn.trial:
         return DropReason.BASE_REQUESTED
     if turn.turn_type != "main":
         return DropReason.SIDE_TURN

@@ -46,7 +46,7 @@ _SAMPLING = TypeAdapter(SamplingParams)
 _SAME = (
     *("turn_type", "turn_type_from", "source", "state", "recorded", "tool_calls", "reasoning"),
     *("tools", "tool_choice", "response_format", "prompted_hints", "fallback", "finish_reason"),
-    *("error", "error_code", "instructions"),
+    *("error", "error_code", "instructions", "trial"),
 )
 _TIMES = ("created_at", "started_at", "first_token_at", "finished_at")
 

@@ -15,6 +15,7 @@ from clawweb.config import config
 from clawweb.engine import base_hash, get_engine, get_replicas, install_id
 from clawweb.models import AdapterState, AdapterVersion, Turn, TurnState, User
 from clawweb.selectors.learning import policy_of
+from clawweb.selectors.trials import versions_on_trial
 from clawweb.services.errors import CannotPromote, EngineDown
 from rollouts.engines.base import Engine
 from rollouts.errors import AdapterRejected, EngineRefused, EngineUnavailable, RolloutError
@@ -80,11 +81,12 @@ def serve(adapter: AdapterVersion) -> None:
 
 
 def reconcile() -> None:
-    """Make the server agree with the rows: load what is live, unload what has drained."""
+    """Make the server agree with the rows: load what is live or on trial, unload what has
+    drained."""
     engine = get_engine()
     loaded = async_to_sync(engine.loaded)()
-    live = list(AdapterVersion.objects.filter(state=AdapterState.LIVE))
-    for adapter in live:
+    answering = [*AdapterVersion.objects.filter(state=AdapterState.LIVE), *versions_on_trial()]
+    for adapter in answering:
         policy = policy_of(adapter)
         if adapter.base_hash != base_hash() or not Path(policy.path or "").is_dir():
             continue  # the server could not wear it; base answers and says why
@@ -93,7 +95,7 @@ def reconcile() -> None:
                 async_to_sync(engine.load)(policy)
             except EngineRefused as exc:  # one broken version keeps nobody else's away
                 log.warning("%s cannot be served: %s", adapter.name, exc)
-    wanted = {adapter.name for adapter in live}
+    wanted = {adapter.name for adapter in answering}
     # A version on its way to live, or one that still writes a reply, stays.
     wanted |= set(
         AdapterVersion.objects.filter(state=AdapterState.CANDIDATE).values_list("name", flat=True)
@@ -109,8 +111,8 @@ def reconcile() -> None:
 
 
 def prune() -> None:
-    """Delete files that nothing needs: of versions neither live, previous, pinned nor among the
-    newest five, and Adam's state of all but live and previous."""
+    """Delete files that nothing needs: of versions neither live, previous, pinned, on trial nor
+    among the newest five, and Adam's state of all but live and previous."""
     for user in User.objects.filter(adapters__isnull=False).distinct():
         rows = list(AdapterVersion.objects.filter(user=user).exclude(state=AdapterState.ERASED))
         in_use: set[int] = set()
@@ -118,6 +120,7 @@ def prune() -> None:
             if row.state in (AdapterState.LIVE, AdapterState.CANDIDATE):
                 in_use |= {row.pk, *row.live_before[-1:]}
         keep = in_use | {row.pk for row in rows[:KEEP_NEWEST]} | {r.pk for r in rows if r.pinned}
+        keep.add(user.trial_id)
         for row in rows:
             if row.pk not in keep:
                 delete_files(row, why="Its files were removed: newer versions replaced it.")

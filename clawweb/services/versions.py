@@ -171,6 +171,7 @@ def go_live(
     if not moved:
         raise CannotPromote(f"Version {adapter.version} is {adapter.state} and cannot go live.")
     _in_use_again(adapter)
+    User.objects.filter(trial=adapter).update(trial=None, trial_share=0)
     _note(adapter, "live", why)
     changed(adapter.user_id, "adapter", adapter.name)
 

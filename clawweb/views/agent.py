@@ -14,6 +14,7 @@ from django.views.decorators.http import require_GET
 from clawweb.models import User
 from clawweb.selectors import agent as learned
 from clawweb.selectors.chat import input_of, latest_feedback
+from clawweb.selectors.comparisons import win_rates
 from clawweb.selectors.learning import agent_status, live_adapter, receipt
 from clawweb.views.inspector import text_of
 
@@ -50,6 +51,7 @@ def _learned_context(user: User) -> dict[str, Any]:
         "agent": agent_status(user),
         "live": live_adapter(user),
         "rates": [_drawn(rate) for rate in rates],
+        "wins": win_rates(user),
         "verdict": learned.verdict(rates) if rates else "",
         "notes": learned.notes_of(user),
         "funnel": steps,

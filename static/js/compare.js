@@ -121,7 +121,7 @@ export class Comparison {
       : gettext("The chat stays as it was.");
     if (this.pair.kind !== "blind") return next;
     const who = this.pair.order.map((which) => versionText(this.pair[which]));
-    return `${interpolate(gettext("A is by %s, B is by %s."), who)} ${next}`;
+    return `${interpolate(gettext("A: %s, B: %s."), who)} ${next}`;
   }
 
   // Away from the page; without a verdict the server forgets it, too.

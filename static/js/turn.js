@@ -144,6 +144,7 @@ export function versionText(turn) {
   if (turn.fallback) {
     return interpolate(gettext("base model answered: %s"), [turn.fallback]);
   }
+  if (turn.trial) return interpolate(gettext("v%s, on trial"), [turn.version]);
   return turn.version ? `v${turn.version}` : gettext("base model");
 }
 

@@ -80,6 +80,8 @@ def test_eight_thumbs_down_become_a_version_that_answers(visit: Visit) -> None:
     ask(page, "What is snow?")
     expect(page.locator(".turn").last.locator(".version")).to_have_text("v1")
     see_what_was_learned(page)
+    try_the_last_question_again(page)
+    compare_blindly(page)
     look_at_my_agent(page)
     roll_back(page)
 
@@ -124,6 +126,37 @@ def see_what_was_learned(page: Page) -> None:
     page.get_by_role("link", name=QUESTIONS[0]).click()
     for receipt in page.locator(".receipt").all():
         expect(receipt).to_have_text("learned in v1")
+
+
+def try_the_last_question_again(page: Page) -> None:
+    """What v1 says in the place of an old reply, beside it; being better it joins the chat."""
+    page.get_by_role("button", name="Try your last question again with v1").click()
+    verdicts = page.get_by_role("group", name="Is the new answer better?")
+    expect(verdicts.get_by_role("button", name="Better")).to_be_enabled(timeout=REPLY)
+    verdicts.get_by_role("button", name="Better").click()
+    expect(page.locator(".comparison-result")).to_contain_text("goes on from the answer")
+    page.keyboard.press("Enter")  # "Done" has the focus
+    expect(page.locator(".comparison")).to_have_count(0)
+    last = page.locator(".turn").last
+    expect(last.locator(".version")).to_have_text("v1")
+    expect(last.locator(".siblings")).to_contain_text("2/2")
+
+
+def compare_blindly(page: Page) -> None:
+    """No version is named until one is chosen, also after a reload."""
+    page.locator(".turn").last.get_by_role("button", name="Bad reply").click()
+    page.get_by_role("button", name="Compare another answer").click()
+    verdicts = page.get_by_role("group", name="Which answer do you prefer?")
+    expect(verdicts.get_by_role("button", name="A is better")).to_be_enabled(timeout=REPLY)
+    page.reload()
+    expect(verdicts.get_by_role("button", name="A is better")).to_be_enabled(timeout=REPLY)
+    for chip in page.locator(".comparing .version").all():
+        expect(chip).to_have_text("")
+    page.get_by_role("button", name="About the same").press("Enter")
+    expect(page.locator(".comparison-result")).to_contain_text("v1")
+    expect(page.locator(".comparison-result")).to_contain_text("base model")
+    page.keyboard.press("Enter")
+    expect(page.locator(".turn").last.locator(".version")).to_have_text("v1")
 
 
 def look_at_my_agent(page: Page) -> None:

@@ -1,0 +1,40 @@
+"""Writes of trials: a version answers a share of its user's chat before it is made live."""
+
+from __future__ import annotations
+
+from django.db import transaction
+
+from clawweb.engine import base_hash
+from clawweb.events import changed
+from clawweb.models import AdapterState, AdapterVersion, User
+from clawweb.services import audit, serving
+from clawweb.services.errors import CannotTry
+
+
+def start_trial(*, adapter: AdapterVersion, share: int) -> None:
+    """Let an accepted version answer `share` percent (1 to 50) of its user's chat. What it says can
+    be rated and does not train. CannotTry, EngineDown."""
+    if adapter.state != AdapterState.STANDBY:
+        raise CannotTry(
+            f"Version {adapter.version} is {adapter.state}: only a version that passed its tests "
+            "and does not answer already can be tried."
+        )
+    if adapter.base_hash != base_hash():
+        raise CannotTry(
+            f"Version {adapter.version} was trained on another base model than is served now."
+        )
+    serving.serve(adapter)
+    with transaction.atomic():
+        user = User.objects.filter(pk=adapter.user_id)
+        user.update(trial=adapter, trial_share=share)
+        audit.record("start_trial", adapter, after={"share": share})
+        changed(adapter.user_id, "adapter", adapter.name)
+
+
+@transaction.atomic
+def stop_trial(*, adapter: AdapterVersion) -> None:
+    """The live version answers everything again; nothing happens when this one is not on trial."""
+    stopped = User.objects.filter(pk=adapter.user_id, trial=adapter)
+    if stopped.update(trial=None, trial_share=0):
+        audit.record("stop_trial", adapter)
+        changed(adapter.user_id, "adapter", adapter.name)

@@ -1,0 +1,109 @@
+"""The page of versions: the drawing, what each learned, what is loaded, what is on trial."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+from django.test import Client
+
+from clawweb.models import AdapterState, TrainingSample, User
+from clawweb.selectors.learning import policy_of
+from clawweb.services import trials
+from clawweb.views.versions import LANE, STEP, drawing
+from rollouts.errors import EngineUnavailable
+from tests.factories import down, make_adapter, make_turn, up
+
+pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
+
+
+@pytest.fixture
+def page(client: Client, alice: User):
+    client.force_login(alice)
+
+    def text(path: str = "/parts/adapters/") -> str:
+        return re.sub(r"\s+", " ", client.get(path).content.decode())
+
+    return text
+
+
+def test_what_led_to_the_live_version_is_a_line_and_the_rest_are_branches(alice) -> None:
+    first = make_adapter(alice, 1)
+    second = make_adapter(alice, 2, parent=first)
+    left = make_adapter(alice, 3, parent=second)
+    live = make_adapter(alice, 4, AdapterState.LIVE, parent=second)
+    on_left = make_adapter(alice, 5, parent=left)
+    other = make_adapter(alice, 6, parent=second)
+    drawn = drawing([other, on_left, live, left, second, first], live, second)
+    lanes = [(node["y"] - drawn["nodes"][0]["y"]) // LANE for node in drawn["nodes"]]
+    assert lanes == [0, 0, 0, 1, 0, 1, 2]
+    columns = [node["x"] for node in drawn["nodes"]]
+    assert columns == [columns[0] + n * STEP for n in range(7)]
+    assert len(drawn["edges"]) == 6
+    assert [node["version"] for node in drawn["nodes"] if node.get("is_previous")] == [2]
+
+
+def test_a_version_whose_parent_is_gone_grows_from_base(alice) -> None:
+    drawn = drawing([make_adapter(alice, 7)], None, None)
+    assert drawn["edges"][0].startswith("M30 30")
+
+
+def test_the_page_says_what_each_version_learned_and_how_it_is_liked(alice, page) -> None:
+    adapter = make_adapter(alice, 1, AdapterState.LIVE)
+    for rate in (up, down, down):
+        rate(make_turn(alice))
+    TrainingSample.objects.update(adapter=adapter)
+    TrainingSample.objects.filter(reward=1).update(correction="rather so")
+    up(make_turn(alice, version=1))
+    text = page()
+    assert "1 liked, 2 disliked, 1 corrected" in text
+    assert "100 % liked (21 to 100 %), 1 vote" in text
+    assert "(too few)" in text
+
+
+def test_versions_of_another_base_are_out_and_say_why(alice, page) -> None:
+    make_adapter(alice, 1, base_hash="another")
+    text = page()
+    assert "trained on another base model than is served now" in text
+    assert "is-out" in text
+    assert "Make version 1 live" not in text
+    assert "Try version 1" not in text
+
+
+def test_the_way_back_is_marked(alice, page) -> None:
+    first = make_adapter(alice, 1)
+    make_adapter(alice, 2, AdapterState.LIVE, parent=first, live_before=[first.pk])
+    text = page()
+    assert text.count("A rollback leads here") == 1
+    assert "v1: standby, previous" in text
+
+
+def test_what_the_server_has_loaded_is_listed_and_only_ones_own(
+    alice, bob, engine, page, monkeypatch
+) -> None:
+    assert "None of your versions is loaded" in page("/parts/adapters/served/")
+    for adapter in (make_adapter(alice, 3), make_adapter(bob, 8)):
+        asyncio.run(engine.load(policy_of(adapter)))
+    text = page("/parts/adapters/served/")
+    assert "v3" in text
+    assert "v8" not in text
+
+    async def down() -> dict[str, str]:
+        raise EngineUnavailable("no")
+
+    monkeypatch.setattr(engine, "loaded", down)
+    assert "does not answer" in page("/parts/adapters/served/")
+
+
+def test_a_trial_is_shown_beside_the_live_version(alice, page) -> None:
+    make_adapter(alice, 1, AdapterState.LIVE)
+    adapter = make_adapter(alice, 2)
+    assert "Try version 2" in page()
+    trials.start_trial(adapter=adapter, share=30)
+    for vote in (up, down):
+        vote(make_turn(alice, version=2, trial=True))
+    text = page()
+    assert "v2 answers 30 % of your chat" in text
+    assert "50 % liked" in text
+    assert "Try version 2" not in text
