@@ -36,8 +36,9 @@ def tried(alice: User, live: AdapterVersion) -> AdapterVersion:
 
 def asked(user: User, *, falls: int, **values: Any) -> Turn:
     """A question whose turn falls into that percentile."""
-    name = next(f"turn-{n}" for n in range(10_000) if percentile(f"turn-{n}") == falls)
     turn = make_turn(user, **values)
+    names = (f"turn-{turn.pk}-{n}" for n in range(10_000))
+    name = next(name for name in names if percentile(name) == falls)
     Turn.objects.filter(pk=turn.pk).update(public_id=name)
     return Turn.objects.select_related("session__user").get(pk=turn.pk)
 

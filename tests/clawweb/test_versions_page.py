@@ -76,7 +76,7 @@ def test_the_way_back_is_marked(alice, page) -> None:
     make_adapter(alice, 2, AdapterState.LIVE, parent=first, live_before=[first.pk])
     text = page()
     assert text.count("A rollback leads here") == 1
-    assert "v1: standby, previous" in text
+    assert "v1, previous: standby" in text
 
 
 def test_what_the_server_has_loaded_is_listed_and_only_ones_own(
