@@ -163,7 +163,7 @@ def drawing(
 
 
 def _lanes(oldest: Sequence[AdapterVersion], live: AdapterVersion | None) -> dict[int, int]:
-    """Lane 0 for the live version and what it grew from; a new lane for each branch."""
+    """Lane 0 for the live version and what it grew from; a branch takes the next free one."""
     parents = {row.pk: row.parent_id for row in oldest}
     trunk: set[int | None] = set()
     at = live.pk if live else (oldest[-1].pk if oldest else None)
@@ -171,11 +171,15 @@ def _lanes(oldest: Sequence[AdapterVersion], live: AdapterVersion | None) -> dic
         trunk.add(at)
         at = parents.get(at)
     lanes: dict[int, int] = {}
-    tips: dict[int, int] = {}  # lane -> its newest version
-    for row in oldest:
+    columns: dict[int | None, int] = {}
+    tips: dict[int, AdapterVersion] = {}  # lane -> its newest version
+    for column, row in enumerate(oldest, 1):
+        columns[row.pk] = column
         lane = 0 if row.pk in trunk else lanes.get(row.parent_id or 0, 0)
-        if row.pk not in trunk and (lane == 0 or tips[lane] != row.parent_id):
-            lane = max(tips, default=0) + 1
-        lanes[row.pk] = lane
-        tips[lane] = row.pk
+        if row.pk not in trunk and (lane == 0 or tips[lane].pk != row.parent_id):
+            begins = columns.get(row.parent_id, 0)
+            lane = 1
+            while lane in tips and columns[tips[lane].pk] > begins:
+                lane += 1
+        lanes[row.pk], tips[lane] = lane, row
     return lanes
