@@ -110,7 +110,8 @@ def test_an_accepted_version_is_deployed_and_the_next_job_starts_from_it(
     alice, engine, monkeypatch
 ):
     monkeypatch.setattr(training_run, "decide", lambda _: Accepted())
-    monkeypatch.setattr("clawweb.services.serving._compare_probe", lambda *_: {})
+    same = {"disagreement": 0.0, "difference": 1.0}
+    monkeypatch.setattr("clawweb.services.serving._compare_probe", lambda *_: same)
     first = job_of(alice)
     assert training_run.run(first.public_id)
     deployment.deploy(first.public_id)
@@ -122,6 +123,18 @@ def test_an_accepted_version_is_deployed_and_the_next_job_starts_from_it(
     second.refresh_from_db()
     assert (second.parent, second.child.version) == (version, 2)
     assert JobSample.objects.filter(job=second, role="replay").count() == 3
+
+
+def test_a_job_that_is_asked_to_end_tests_what_it_has_reached(alice, monkeypatch):
+    monkeypatch.setattr(training_run.Keeper, "enough", lambda _: True)
+    job = job_of(alice, 9)  # two steps on rated replies, then re-answers
+    training_run.run(job.public_id)
+    job.refresh_from_db()
+    assert job.metrics.count() == 1
+    assert job.child is not None
+    assert job.job_samples.filter(role="new").count() == 8
+    left = TrainingSample.objects.order_by("pk").last()
+    assert (left.state, left.job) == ("ready", None)
 
 
 class Accepted:
