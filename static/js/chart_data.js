@@ -95,7 +95,10 @@ export function watchPoints() {
     else if (main) soon(tail);
     else if (data.jobs.some((job) => job.id === id)) soon(reload);
   });
-  setInterval(() => { if (isActive() && !document.hidden && !data.isStretch) soon(tail); }, POLL);
+  setInterval(() => { // for nudges that were lost
+    const isQuiet = Date.now() - last >= POLL;
+    if (isQuiet && isActive() && !document.hidden && !data.isStretch) soon(tail);
+  }, POLL);
   document.addEventListener("visibilitychange", () => {
     if (!document.hidden && missed) { missed = false; soon(tail); }
   });
