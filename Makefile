@@ -47,6 +47,14 @@ test-cluster: install  ## Two web processes, three workers, two model servers; s
 lock: install  ## Resolve requirements/*.in anew into the two locks
 	$(BIN)/python requirements/lock.py
 
+.PHONY: sbom
+sbom: install  ## What it is made of: var/sbom.json (CycloneDX), docs/licenses.md
+	$(BIN)/python requirements/supply.py sbom
+
+.PHONY: audit
+audit: install  ## Known vulnerabilities of the pinned packages; asks PyPI
+	$(BIN)/python requirements/supply.py audit
+
 .PHONY: bench-everyday
 bench-everyday: install  ## Five users rate 32 turns each through the real system; takes hours
 	PYTHONPATH=. $(BIN)/python bench/everyday/run.py $(ARGS)

@@ -62,3 +62,18 @@ def test_uvs_own_settings_win_over_pips(
     monkeypatch.setattr(install, "pip_settings", lambda: {"index-url": "file:///pip"})
     monkeypatch.setenv("UV_DEFAULT_INDEX", "file:///uv")
     assert install.uv_environment("cpu")["UV_DEFAULT_INDEX"] == "file:///uv"
+
+
+def test_each_pinned_package_has_its_licence_listed() -> None:
+    """`make sbom` after `make lock`: the list is of the versions that are installed."""
+    lock = (REQUIREMENTS / "cpu.lock").read_text()
+    pinned = re.findall(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;+]+)", lock, re.MULTILINE)
+    rows = (ROOT / "docs" / "licenses.md").read_text().splitlines()
+    listed = {
+        cells[1].strip(): (cells[2].strip(), cells[3].strip())
+        for row in rows
+        if len(cells := row.split("|")) == 5 and cells[1].strip() not in ("package", "---")
+    }
+    wanted = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pinned}
+    assert {name: version for name, (version, _) in listed.items()} == wanted
+    assert not [name for name, (_, licence) in listed.items() if licence in ("", "not declared")]
