@@ -11,6 +11,8 @@ from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer
 from django.db import transaction
 
+from clawweb.orm import calling_loop
+
 log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 2.0  # a Valkey that hangs must not hold up a rating
 
@@ -34,15 +36,19 @@ def changed(user_id: int, what: What, *public_ids: str) -> None:
 def _send(user_id: int, what: What, public_ids: Sequence[str]) -> None:
     groups = [group(user_id), ADMINS] if what in ("job", "adapter") else [group(user_id)]
     messages = [{"type": "changed", "what": what, "id": name} for name in public_ids]
-    try:
+    loop = calling_loop()
+    if loop is not None:  # it has a connection; another loop would have to make one first
+        asyncio.run_coroutine_threadsafe(_send_to(groups, messages), loop)
+    else:
         async_to_sync(_send_to)(groups, messages)
-    except Exception as exc:  # the layer is down: pages poll, rows stay true
-        log.warning("no nudge about %s %s: %s", what, public_ids, exc)
 
 
 async def _send_to(groups: Sequence[str], messages: Sequence[dict[str, str]]) -> None:
     layer = get_channel_layer()
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        for name in groups:
-            for message in messages:
-                await layer.group_send(name, message)
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            for name in groups:
+                for message in messages:
+                    await layer.group_send(name, message)
+    except Exception as exc:  # the layer is down: pages poll, rows stay true
+        log.warning("no nudge about %s: %s", messages, exc)

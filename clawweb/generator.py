@@ -14,7 +14,6 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from django.utils import timezone
@@ -25,7 +24,7 @@ from clawweb.engine import base_hash, get_engine, get_ready, tokenizer_controls
 from clawweb.load import Meter
 from clawweb.models import Turn, TurnState
 from clawweb.orm import in_db
-from clawweb.selectors.chat import messages_for, shape_of
+from clawweb.selectors.chat import messages_for, shape_of, turns_waiting
 from clawweb.services import chat
 from clawweb.services.health import beat
 from clawweb.streams import Ended, TokenLogs
@@ -53,6 +52,7 @@ class Generator:
 
     def __init__(self) -> None:
         self.running: dict[str, Reply] = {}
+        self.claims: set[asyncio.Task[None]] = set()
         self.name = f"generator@{socket.gethostname()}:{os.getpid()}"
         self.stopping = asyncio.Event()
         self.logs: TokenLogs | None = None
@@ -68,10 +68,9 @@ class Generator:
             asyncio.create_task(in_db(get_ready)),
         ]
         try:
-            while not self.stopping.is_set():
-                if not await self._claim_all():
-                    await self._wait()
+            await self._answer_all()
         finally:
+            await asyncio.gather(*self.claims, return_exceptions=True)
             writing = [reply.task for reply in self.running.values() if reply.task]
             for task in [*helpers, *writing]:
                 task.cancel()
@@ -80,28 +79,46 @@ class Generator:
             with contextlib.suppress(valkey.ValkeyError):
                 await self.bell.aclose()
 
-    async def _claim_all(self) -> bool:
-        claimed = False
-        while len(self.running) < CONCURRENT:
-            turn = await in_db(chat.claim_turn)
-            if turn is None:
-                return claimed
-            claimed = True
-            reply = self.running[turn.public_id] = Reply(turn, self.logs)
-            reply.task = asyncio.create_task(reply.write())
-            reply.task.add_done_callback(partial(self._forget, turn.public_id))
-        await asyncio.sleep(0.05)
-        return True
+    async def _answer_all(self) -> None:
+        """The turns that Valkey calls out, and each half second those whose call was lost."""
+        clock = asyncio.get_running_loop().time
+        look_at = clock()
+        while not self.stopping.is_set():
+            room = CONCURRENT - len(self.running) - len(self.claims)
+            if room <= 0:
+                await asyncio.sleep(0.05)
+            elif clock() >= look_at:
+                look_at = clock() + IDLE_SECONDS
+                for public_id in await in_db(turns_waiting, room):
+                    self._take(public_id)
+            elif public_id := await self._called(look_at - clock()):
+                self._take(public_id)
 
-    def _forget(self, public_id: str, _: asyncio.Task[None]) -> None:
-        self.running.pop(public_id, None)
-
-    async def _wait(self) -> None:
-        """Until Valkey wakes us or half a second is over."""
+    async def _called(self, seconds: float) -> str | None:
+        """The id of a turn that has been opened; None when there was none in that time."""
         try:
-            await self.bell.blpop([valkey.WAKE], timeout=IDLE_SECONDS)
+            call = await self.bell.blpop([valkey.WAKE], timeout=max(seconds, 0.01))
         except valkey.ValkeyError:
-            await asyncio.sleep(IDLE_SECONDS)
+            await asyncio.sleep(max(seconds, 0))
+            return None
+        return call[1] if call else None
+
+    def _take(self, public_id: str) -> None:
+        task = asyncio.create_task(self._answer(public_id))
+        self.claims.add(task)
+        task.add_done_callback(self.claims.discard)
+
+    async def _answer(self, public_id: str) -> None:
+        """Begin the reply if the turn is still to be had."""
+        try:
+            reply = await in_db(claimed, public_id, self.logs)
+        except Exception:
+            log.exception("%s is not claimed; it is looked for again", public_id)
+            return
+        if reply is not None:
+            self.running[public_id] = reply
+            reply.task = asyncio.create_task(reply.write())
+            reply.task.add_done_callback(lambda _: self.running.pop(public_id, None))
 
     async def _listen_for_stops(self) -> None:
         while True:
@@ -127,12 +144,25 @@ class Generator:
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
 
+def claimed(public_id: str, logs: TokenLogs | None) -> Reply | None:
+    """The reply to write, if the turn is ours; in one visit to the database with its prompt."""
+    found = chat.claim_turn(public_id, base_hash=base_hash())
+    if found is None:
+        return None
+    reply = Reply(*found, logs)
+    with contextlib.suppress(Exception):  # it goes wrong again where the row is told
+        reply.asked = reply.what_is_asked()
+    return reply
+
+
 class Reply:
     """One turn's reply while it is written."""
 
-    def __init__(self, turn: Turn, logs: TokenLogs | None) -> None:
+    def __init__(self, turn: Turn, policy: Policy, logs: TokenLogs | None) -> None:
         self.turn = turn
+        self.policy = policy
         self.logs = logs
+        self.asked: tuple[list[Message], ReplyShape] | None = None
         self.text = ""
         self.reasoning = ""
         self.calls: list[dict[str, Any]] = []
@@ -141,7 +171,6 @@ class Reply:
         self.prompt_ids: tuple[int, ...] | None = None
         self.stop = False
         self.task: asyncio.Task[None] | None = None
-        self.policy = BASE
         self.params = chat.sampling_of(turn)
         self.ended: Ended | None = None
 
@@ -184,21 +213,14 @@ class Reply:
         )
 
     async def _generate(self) -> Rollout:
-        self.policy, fallback, *asked = await in_db(self._prepare)
-        self._begin(fallback)
+        self._begin(self.turn.fallback)
+        asked = self.asked or await in_db(self.what_is_asked)
         try:
             return await self._fitting(*asked)
         except UnknownAdapter:
             return await self._after_reload(*asked)
 
-    def _prepare(self) -> tuple[Policy, str, list[Message], ReplyShape]:
-        """Who answers what, in one visit to the database."""
-        policy, fallback = chat.choose_policy(self.turn, base_hash=base_hash())
-        if fallback:
-            chat.note_fallback(self.turn, fallback)
-        return policy, fallback, *self._asked()
-
-    def _asked(self) -> tuple[list[Message], ReplyShape]:
+    def what_is_asked(self) -> tuple[list[Message], ReplyShape]:
         """Messages and shape as they may be rendered."""
         controls = tokenizer_controls()
         messages, shape = defused(messages_for(self.turn), controls), shape_of(self.turn)
@@ -233,7 +255,7 @@ class Reply:
                     self.params = replace(self.params, max_tokens=None)
                 elif await in_db(chat.make_room, self.turn):
                     self.params = replace(self.params, max_tokens=limit)
-                    messages, shape = await in_db(self._asked)
+                    messages, shape = await in_db(self.what_is_asked)
                 else:
                     raise
 

@@ -129,32 +129,31 @@ async def follow(turn: Turn, cursor: int = 0) -> AsyncGenerator[Piece, None]:
     """All that is known of the reply after `cursor` characters; the last piece says how it
     ended."""
     place = _Place(cursor)
-    async with valkey.connect_async() as client:
-        last = "0"
-        while True:
-            try:
-                # The blocking read comes first: what ends between it and the row is then in the
-                # row.
-                entries = await client.xread(
-                    {valkey.gen_key(turn.public_id): last}, count=200, block=BLOCK_MS
-                )
-            except valkey.ValkeyError:
-                entries = []
-                await asyncio.sleep(POLL_SECONDS)
-            place.has_gap = not entries
-            for entry_id, fields in entries[0][1] if entries else ():
-                last = entry_id
-                piece = place.after(fields)
-                if piece is not None:
-                    yield piece
-                    if piece.ended is not None:
-                        return
-            if place.has_gap:
-                piece = place.after_row(*await in_db(_row, turn.pk))
-                if piece is not None:
-                    yield piece
-                    if piece.ended is not None:
-                        return
+    client = await valkey.kept_client()
+    last = "0"
+    while True:
+        try:
+            # The blocking read comes first: what ends between it and the row is then in the row.
+            entries = await client.xread(
+                {valkey.gen_key(turn.public_id): last}, count=200, block=BLOCK_MS
+            )
+        except valkey.ValkeyError:
+            entries = []
+            await asyncio.sleep(POLL_SECONDS)
+        place.has_gap = not entries
+        for entry_id, fields in entries[0][1] if entries else ():
+            last = entry_id
+            piece = place.after(fields)
+            if piece is not None:
+                yield piece
+                if piece.ended is not None:
+                    return
+        if place.has_gap:
+            piece = place.after_row(*await in_db(_row, turn.pk))
+            if piece is not None:
+                yield piece
+                if piece.ended is not None:
+                    return
 
 
 def ended_as(turn: Turn) -> Ended | None:

@@ -5,9 +5,12 @@ What an entry of `gen:{turn}` says is in clawweb/streams.py.
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncGenerator
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import redis
 import redis.asyncio
@@ -16,7 +19,9 @@ from clawweb.config import config
 
 TTL_SECONDS = 3600
 MAX_ENTRIES = 5000
-WAKE = "gen:wake"  # a list that idle generators wait on
+MAX_READERS = 10_000  # connections that one event loop's readers keep
+WAKE = "gen:wake"  # a list of new turns' ids that generators wait on
+WAKE_ENTRIES = 64  # those beyond it, and those of the last minute, are found by their rows
 STOP = "gen:stop"  # a channel of turn ids
 
 ValkeyError = redis.RedisError
@@ -41,20 +46,47 @@ def _shared(url: str) -> redis.Redis:
     )
 
 
-def connect_async(*, read_seconds: float = 5.0) -> redis.asyncio.Redis:
+def connect_async(
+    *, read_seconds: float = 5.0, max_connections: int | None = None
+) -> redis.asyncio.Redis:
     return redis.asyncio.Redis.from_url(
         config().redis,
         socket_timeout=read_seconds,
         socket_connect_timeout=2,
         decode_responses=True,
+        max_connections=max_connections,
     )
 
 
-def wake_generator() -> None:
-    """Hurry an idle generator up. Without Valkey it finds the row by itself within a second."""
+_Owner = AsyncGenerator[redis.asyncio.Redis, None]
+_CLIENTS: WeakKeyDictionary[
+    asyncio.AbstractEventLoop, dict[str, tuple[_Owner, redis.asyncio.Redis]]
+] = WeakKeyDictionary()
+
+
+async def kept_client() -> redis.asyncio.Redis:
+    """This event loop's client: its connections are kept until the loop ends. Making one takes
+    longer than any reading."""
+    loop, url = asyncio.get_running_loop(), config().redis
+    if url not in (clients := _CLIENTS.setdefault(loop, {})):
+        owner = _until_the_loop_ends(connect_async(max_connections=MAX_READERS))
+        clients[url] = (owner, await anext(owner))
+    return clients[url][1]
+
+
+async def _until_the_loop_ends(client: redis.asyncio.Redis) -> _Owner:
+    """A loop closes its unfinished generators when it ends."""
+    try:
+        yield client
+    finally:
+        await client.aclose()
+
+
+def wake_generator(public_id: str) -> None:
+    """Tell an idle generator of a new turn. Without Valkey it finds the row within a second."""
     try:
         calls = _shared(config().redis).pipeline(transaction=False)
-        calls.lpush(WAKE, "1").ltrim(WAKE, 0, 63).expire(WAKE, 60).execute()
+        calls.rpush(WAKE, public_id).ltrim(WAKE, -WAKE_ENTRIES, -1).expire(WAKE, 60).execute()
     except ValkeyError:
         return
 

@@ -18,6 +18,7 @@ from clawweb.models import (
     Feedback,
     FeedbackReason,
     Turn,
+    TurnState,
     User,
 )
 from clawweb.selectors.asking import instructions_of, under
@@ -73,8 +74,16 @@ def turns_of(session: ChatSession) -> QuerySet[Turn]:
     )
 
 
+def turns_waiting(most: int) -> list[str]:
+    """Ids of everybody's turns that no generator has taken yet, oldest first."""
+    waiting = Turn.objects.filter(state=TurnState.PENDING).order_by("id")
+    return list(waiting.values_list("public_id", flat=True)[:most])
+
+
 def path_to(turn: Turn) -> list[Turn]:
     """The turns from the first one to this one, along the branch that it lies on."""
+    if turn.parent_id is None:
+        return [turn]
     rows = turn.session.turns.filter(pk__lte=turn.pk).defer(*BULKY)
     turns = {row.pk: row for row in rows}
     path, at = [], turns.get(turn.pk, turn)

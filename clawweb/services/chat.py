@@ -10,11 +10,12 @@ from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from clawweb import valkey
 from clawweb.engine import current_template_hash
 from clawweb.events import changed
-from clawweb.models import ChatSession, Consent, Turn, TurnState, User
+from clawweb.models import AdapterVersion, ChatSession, Consent, Turn, TurnState, User
 from clawweb.selectors.asking import chat_params, instructions_of
 from clawweb.selectors.chat import (
     begins_anew,
@@ -31,7 +32,6 @@ from clawweb.selectors.trials import trial_for
 from clawweb.services import judgements
 from clawweb.services.errors import ServiceError
 from rollouts.types import (
-    BASE,
     PLAIN,
     Message,
     Policy,
@@ -59,16 +59,20 @@ def open_turn(
     request_hash: str = "",
     anew: bool = False,
     instructions: str | None = None,
+    user: User | None = None,
 ) -> Turn:
     """A pending turn that a generator will answer. A browser's `client_id` gives the same turn.
 
-    `anew`: `messages` are the whole conversation, not only what is new after the parent's reply.
-    `params` and `instructions` that are not given are what the user set for the chat.
+    A session that is not saved yet is made with it: nobody finds one that is empty. `anew`:
+    `messages` are the whole conversation, not only what is new after the parent's reply.
+    `params` and `instructions` that are not given are what the user set for the chat. `user`: the
+    session's, read just now.
     """
     known = turn_sent_as(session.user, client_id) if source == "ui" else None
     if known is not None:
         return known
-    user = User.objects.get(pk=session.user_id)  # a socket's own row is as old as the socket
+    # A socket's own row is as old as the socket.
+    user = user or User.objects.get(pk=session.user_id)
     recorded = user.consent != Consent.NOTHING and not session.temporary
     turn = Turn(
         session=session,
@@ -88,18 +92,24 @@ def open_turn(
         instructions = user.instructions if source == "ui" else ""
     _take_down(turn, messages, shape, instructions)
     with transaction.atomic():
+        _reopen(session, turn, messages)
         turn.save()
         if anew:
             turn.context_start = turn
             turn.save(update_fields=["context_start"])
-        if recorded and turn_type == "main" and not session.title:
-            text = next((m["content"] for m in messages if m["role"] == "user"), "")
-            session.title = " ".join(text.split())[:TITLE_CHARS]
-        session.closed_at, session.done = None, False  # whoever speaks opens it again
-        session.save(update_fields=["title", "updated_at", "closed_at", "done"])
         judgements.expect(turn)
-    transaction.on_commit(valkey.wake_generator, robust=True)
+    transaction.on_commit(lambda: valkey.wake_generator(turn.public_id), robust=True)
     return turn
+
+
+def _reopen(session: ChatSession, turn: Turn, messages: Sequence[Message]) -> None:
+    """Whoever speaks opens a session again; its first words name it."""
+    if turn.recorded and turn.turn_type == "main" and not session.title:
+        text = next((m["content"] for m in messages if m["role"] == "user"), "")
+        session.title = " ".join(text.split())[:TITLE_CHARS]
+    session.closed_at, session.done = None, False
+    touched = ["title", "updated_at", "closed_at", "done"]
+    session.save(update_fields=touched if session.pk else None)
 
 
 def _take_down(
@@ -128,7 +138,10 @@ def _keep(turn: Turn, texts: dict[str, Any]) -> None:
         valkey.keep_text(turn.public_id, texts)
     except valkey.ValkeyError as exc:
         raise ServiceError(
-            "You asked to keep nothing, and the short-lived store for that is down. Try again soon."
+            _(
+                "You asked to keep nothing, and the short-lived store for that is down. "
+                "Try again soon."
+            )
         ) from exc
 
 
@@ -155,7 +168,7 @@ def regenerate(
     messages = input_of(turn)
     as_set_now = as_set_now and turn.source == "ui"
     if not messages:
-        raise ServiceError("The text of this message was not kept. Write it again.")
+        raise ServiceError(_("The text of this message was not kept. Write it again."))
     return open_turn(
         session=turn.session,
         parent=turn.parent,
@@ -189,54 +202,65 @@ def request_stop(turn: Turn) -> bool:
 # What follows is called by generators. Each write is conditional on the turn's lease.
 
 
-def claim_turn() -> Turn | None:
-    """The oldest pending turn, now streaming under a lease of ours; None when there is none."""
-    for pk in Turn.objects.filter(state=TurnState.PENDING).order_by("id").values_list("pk")[:8]:
-        claimed = Turn.objects.filter(pk=pk[0], state=TurnState.PENDING).update(
-            state=TurnState.STREAMING,
-            lease_token=str(uuid.uuid4()),
-            lease_until=timezone.now() + LEASE,
-            started_at=timezone.now(),
-        )
-        if claimed:
-            return Turn.objects.select_related("session__user").get(pk=pk[0])
-    return None
+def claim_turn(public_id: str, *, base_hash: str) -> tuple[Turn, Policy] | None:
+    """The turn, now streaming under a lease of ours, and what answers it, settled once; None when
+    it is not to be had. One write: the row names its lease and its version at the same time."""
+    waiting = Turn.objects.select_related("session__user")
+    turn = waiting.filter(public_id=public_id, state=TurnState.PENDING).first()
+    if turn is None:
+        return None
+    wanted, fallback = _chosen(turn, base_hash)
+    now = timezone.now()
+    values: dict[str, Any] = {
+        "state": TurnState.STREAMING,
+        "lease_token": str(uuid.uuid4()),
+        "lease_until": now + LEASE,
+        "started_at": now,
+    }
+    if wanted is not None:
+        values |= {"adapter": wanted, "adapter_name": wanted.name, "version": wanted.version}
+        values["trial"] = turn.trial
+    if fallback:
+        values |= _as_base(fallback)
+    if not Turn.objects.filter(pk=turn.pk, state=TurnState.PENDING).update(**values):
+        return None
+    for name, value in values.items():
+        setattr(turn, name, value)
+    return turn, policy_of(wanted)
+
+
+def _chosen(turn: Turn, base_hash: str) -> tuple[AdapterVersion | None, str]:
+    """The version that answers, None for base; the second value says why base has to."""
+    if turn.asked == "base":
+        return None, ""
+    user = turn.session.user
+    if turn.asked.startswith("agent@v"):
+        wanted = user.adapters.filter(version=int(turn.asked[7:])).first()
+        if wanted is None or wanted.state not in ("live", "standby"):
+            return None, f"version {turn.asked[7:]} is not there any more"
+    else:
+        trial = trial_for(turn, base_hash=base_hash)
+        turn.trial = trial is not None
+        wanted = trial or live_adapter(user)
+    if wanted is not None and wanted.base_hash != base_hash:
+        return None, "the base model has changed since this version was trained"
+    return wanted, ""
 
 
 def _held(turn: Turn) -> Any:
     return Turn.objects.filter(pk=turn.pk, state=TurnState.STREAMING, lease_token=turn.lease_token)
 
 
-def choose_policy(turn: Turn, *, base_hash: str) -> tuple[Policy, str]:
-    """What answers this turn, settled once at its start; the second value says why base had to."""
-    if turn.asked == "base":
-        return BASE, ""
-    user = turn.session.user
-    if turn.asked.startswith("agent@v"):
-        wanted = user.adapters.filter(version=int(turn.asked[7:])).first()
-        if wanted is None or wanted.state not in ("live", "standby"):
-            return BASE, f"version {turn.asked[7:]} is not there any more"
-    else:
-        trial = trial_for(turn, base_hash=base_hash)
-        turn.trial = trial is not None
-        wanted = trial or live_adapter(user)
-    if wanted is None:
-        return BASE, ""
-    if wanted.base_hash != base_hash:
-        return BASE, "the base model has changed since this version was trained"
-    Turn.objects.filter(pk=turn.pk).update(
-        adapter=wanted, adapter_name=wanted.name, version=wanted.version, trial=turn.trial
-    )
-    return policy_of(wanted), ""
+def _as_base(reason: str) -> dict[str, Any]:
+    """Base answers in the adapter's place, as plain base: the row says so, and never trains."""
+    plain = {"adapter": None, "adapter_name": "", "version": 0, "prompted_hints": []}
+    return {**plain, "fallback": reason[:200]}
 
 
 def note_fallback(turn: Turn, reason: str) -> None:
-    """Base answers in the adapter's place, as plain base: say so on the row, so that it never
-    trains."""
+    """The version that was chosen cannot answer after all."""
     turn.prompted_hints = []
-    _held(turn).update(
-        adapter=None, adapter_name="", version=0, fallback=reason[:200], prompted_hints=[]
-    )
+    _held(turn).update(**_as_base(reason))
 
 
 def make_room(turn: Turn) -> bool:

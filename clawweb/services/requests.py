@@ -10,14 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 
 from django.db import IntegrityError
 from django.db.models import F
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
-from clawweb.models import ApiKey, ChatSession, Turn, TurnState
+from clawweb.models import ApiKey, Turn, TurnState
 from clawweb.selectors.chat import begins_anew, input_of
 from clawweb.selectors.placing import plain
 from clawweb.services import chat, sessions
@@ -32,7 +33,7 @@ RETRIED_WITHIN = timedelta(minutes=5)
 class Request:
     """What a client asks for; each of `params` is a choice, and a turn."""
 
-    key: ApiKey
+    key: ApiKey  # read for this request, with its user
     messages: Sequence[Message]
     params: Sequence[SamplingParams]
     asked: str = "agent"
@@ -95,6 +96,7 @@ def _open(
         parent=place.parent,
         messages=place.messages,
         anew=place.anew,
+        user=request.key.user,
         params=params,
         asked=request.asked,
         turn_type=request.turn_type,
@@ -132,7 +134,7 @@ def _open_once(request: Request, digest: str) -> list[Turn]:
     ids = [_client_id(request, index) for index in range(len(request.params))]
     there = _under(ids)
     if any(turn.request_hash not in ("", digest) for turn in there.values()):
-        raise OtherRequest("This Idempotency-Key was sent with another request. Use a new one.")
+        raise OtherRequest(_("This Idempotency-Key was sent with another request. Use a new one."))
     for turn in list(there.values()):
         if not join(turn):
             Turn.objects.filter(pk=turn.pk, client_id=turn.client_id).update(client_id=None)
@@ -141,7 +143,7 @@ def _open_once(request: Request, digest: str) -> list[Turn]:
         return [there[client_id] for client_id in ids]
     first = next(iter(there.values()), None)
     place = _beside(first) if first and first.recorded else _place(request)
-    opened, turns = place.session, []
+    turns = []
     for client_id, params in zip(ids, request.params, strict=True):
         turn = there.get(client_id)
         if turn is None:
@@ -151,9 +153,9 @@ def _open_once(request: Request, digest: str) -> list[Turn]:
                 turn = _under(ids)[client_id]
                 join(turn)
                 # What the other has not opened yet goes beside it, and not into a session of ours.
-                place = _beside(turn) if turn.recorded else place
+                beside = replace(place, session=turn.session, parent=turn.parent)
+                place = _beside(turn) if turn.recorded else beside
         turns.append(turn)
-    _forget_empty(opened, turns)
     return turns
 
 
@@ -175,12 +177,6 @@ def _beside(turn: Turn) -> Place:
         messages=input_of(turn),
         anew=begins_anew(turn),
     )
-
-
-def _forget_empty(session: ChatSession, turns: Sequence[Turn]) -> None:
-    """A session that was opened for turns which turned out to be elsewhere."""
-    if session.external_id is None and all(turn.session_id != session.pk for turn in turns):
-        ChatSession.objects.filter(pk=session.pk, turns=None).delete()
 
 
 def join(turn: Turn) -> bool:

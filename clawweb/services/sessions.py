@@ -66,13 +66,14 @@ def place(
     turn_type: str = "main",
 ) -> Place:
     """Find a request's place. A name names its session; without one its key's conversation that the
-    messages go on from; what goes on from none opens a session: two people may begin alike, and
-    nobody's words go into a stranger's conversation. The rules are in `find_turn`."""
+    messages go on from; what goes on from none opens a session, saved with its first turn: two
+    people may begin alike, and nobody's words go into a stranger's conversation. The rules are in
+    `find_turn`."""
     session = open_session(user=user, external_id=name, api_key=api_key) if name else None
     key_id = api_key.pk if api_key else None
     found = find_turn(user, messages, session=session, api_key_id=key_id, turn_type=turn_type)
     if found is None:
-        session = session or open_session(user=user, api_key=api_key)
+        session = session or ChatSession(user=user, api_key=api_key)
         return Place(session=session, parent=None, messages=list(messages))
     return Place(
         session=session or found.turn.session,

@@ -7,8 +7,9 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from clawweb.engine import base_hash
 from clawweb.models import ChatSession, Consent, Turn, TurnState, User
-from clawweb.selectors.chat import messages_for, turn_json, turns_json
+from clawweb.selectors.chat import messages_for, turn_json, turns_json, turns_waiting
 from clawweb.services import chat, sessions
 from rollouts.types import BASE, Message, Rollout, SamplingParams
 from tests.factories import make_adapter, make_turn
@@ -31,6 +32,12 @@ def open_turn(session, text="hello", **values):
         session=session, parent=values.pop("parent", None), messages=[user_says(text)],
         params=PARAMS, **values,
     )  # fmt: skip
+
+
+def claim_turn():
+    """The oldest turn that waits, as a generator takes it."""
+    turn, _ = chat.claim_turn(turns_waiting(1)[0], base_hash=base_hash())
+    return turn
 
 
 def rollout(text="done", ids=(4, 5), params=PARAMS):
@@ -56,15 +63,16 @@ def test_the_same_client_id_makes_no_second_turn(alice):
 
 def test_a_turn_is_claimed_once(alice):
     turn = open_turn(sessions.open_session(user=alice))
-    claimed = chat.claim_turn()
+    claimed = claim_turn()
     assert claimed == turn
     assert claimed.state == TurnState.STREAMING
-    assert chat.claim_turn() is None
+    assert chat.claim_turn(turn.public_id, base_hash="x") is None
+    assert turns_waiting(8) == []
 
 
 def test_what_the_engine_gave_is_stored_verbatim(alice):
     open_turn(sessions.open_session(user=alice))
-    turn = chat.claim_turn()
+    turn = claim_turn()
     chat.finish_turn(turn, state=TurnState.COMPLETE, rollout=rollout(), text="done")
     turn.refresh_from_db()
     assert (turn.prompt_ids, turn.response_ids, turn.logprobs) == ([1, 2, 3], [4, 5], [-0.5, -0.5])
@@ -85,7 +93,7 @@ def test_what_the_engine_gave_is_stored_verbatim(alice):
 )
 def test_a_reply_that_was_not_sampled_plainly_carries_no_behaviour_logprobs(alice, params):
     open_turn(sessions.open_session(user=alice))
-    turn = chat.claim_turn()
+    turn = claim_turn()
     chat.finish_turn(turn, state=TurnState.COMPLETE, rollout=rollout(params=params), text="x")
     turn.refresh_from_db()
     assert turn.logprobs is None
@@ -94,7 +102,7 @@ def test_a_reply_that_was_not_sampled_plainly_carries_no_behaviour_logprobs(alic
 
 def test_a_generator_that_lost_its_lease_writes_nothing(alice):
     open_turn(sessions.open_session(user=alice))
-    turn = chat.claim_turn()
+    turn = claim_turn()
     Turn.objects.update(lease_token="another's")
     assert not chat.finish_turn(turn, state=TurnState.COMPLETE, rollout=rollout(), text="done")
     assert chat.checkpoint(turn, text="x", ids=[1], prompt_ids=[1]) is True
@@ -104,7 +112,7 @@ def test_a_generator_that_lost_its_lease_writes_nothing(alice):
 
 def test_an_abandoned_reply_is_interrupted_and_its_text_kept(alice):
     open_turn(sessions.open_session(user=alice))
-    turn = chat.claim_turn()
+    turn = claim_turn()
     chat.checkpoint(turn, text="half a", ids=[4], prompt_ids=[1])
     assert chat.interrupt_abandoned() == []
     Turn.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
@@ -138,7 +146,7 @@ def test_memory_can_begin_later_but_keeps_the_system_message(alice):
     Turn.objects.update(reply="a1", state="complete")
     second = make_turn(alice, "q2", reply="a2", session=session, parent=first)
     third = open_turn(session, "q3", parent=second)
-    claimed = chat.claim_turn()
+    claimed = claim_turn()
     assert claimed == third
     assert chat.move_memory(claimed)
     assert [m["content"] for m in messages_for(claimed)] == ["be kind", "q3"]
@@ -157,37 +165,38 @@ def test_a_session_name_belongs_to_its_user(alice, bob):
 def test_the_live_version_answers_and_the_turn_names_it(alice):
     live = make_adapter(alice, 2, "live")
     open_turn(sessions.open_session(user=alice))
-    turn = chat.claim_turn()
-    policy, fallback = chat.choose_policy(turn, base_hash=live.base_hash)
+    turn, policy = chat.claim_turn(turns_waiting(1)[0], base_hash=live.base_hash)
     turn.refresh_from_db()
-    assert (policy.adapter, fallback, turn.adapter, turn.version) == (live.name, "", live, 2)
+    assert (policy.adapter, turn.fallback, turn.adapter, turn.version) == (live.name, "", live, 2)
 
 
 def test_a_version_of_another_base_model_does_not_answer_and_it_is_said(alice):
     make_adapter(alice, 1, "live", base_hash="of an older model")
     open_turn(sessions.open_session(user=alice))
-    turn = chat.claim_turn()
-    policy, fallback = chat.choose_policy(turn, base_hash="of the new model")
+    turn, policy = chat.claim_turn(turns_waiting(1)[0], base_hash="of the new model")
+    turn.refresh_from_db()
     assert policy.is_base
-    assert "base model has changed" in fallback
+    assert "base model has changed" in turn.fallback
 
 
 def test_without_a_version_base_answers_and_that_is_no_fallback(alice):
     open_turn(sessions.open_session(user=alice))
-    assert chat.choose_policy(chat.claim_turn(), base_hash="x") == (BASE, "")
+    turn, policy = chat.claim_turn(turns_waiting(1)[0], base_hash="x")
+    assert (policy, turn.fallback) == (BASE, "")
 
 
 def test_asking_for_base_is_answered_by_base_though_a_version_is_live(alice):
     make_adapter(alice, 1, "live")
     open_turn(sessions.open_session(user=alice), asked="base")
-    assert chat.choose_policy(chat.claim_turn(), base_hash="x") == (BASE, "")
+    turn, policy = chat.claim_turn(turns_waiting(1)[0], base_hash="x")
+    assert (policy, turn.fallback) == (BASE, "")
 
 
 def test_who_keeps_nothing_leaves_a_stub(alice, valkey_server):
     alice.consent = Consent.NOTHING
     alice.save()
     turn = open_turn(sessions.open_session(user=alice), "my secret")
-    claimed = chat.claim_turn()
+    claimed = claim_turn()
     assert [m["content"] for m in messages_for(claimed)] == ["my secret"]
     chat.finish_turn(claimed, state=TurnState.COMPLETE, rollout=rollout("told"), text="told")
     turn.refresh_from_db()

@@ -105,8 +105,9 @@ def test_of_who_keeps_nothing_no_word_is_in_any_column(alice: User) -> None:
         messages=messages,
         params=SamplingParams(),
     )
-    turn = chat.claim_turn()
-    assert turn is not None
+    found = chat.claim_turn(opened.public_id, base_hash="x")
+    assert found is not None
+    turn, _ = found
     chat.checkpoint(turn, text="a secret", ids=[71077345], prompt_ids=[71077345])
     told = Rollout(
         text="a secret reply",

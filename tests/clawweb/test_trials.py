@@ -44,7 +44,11 @@ def asked(user: User, *, falls: int, **values: Any) -> Turn:
 
 
 def answers(turn: Turn) -> int | None:
-    return chat.choose_policy(turn, base_hash=base_hash())[0].version
+    """Which version a generator has answer it."""
+    Turn.objects.filter(pk=turn.pk).update(state="pending")
+    found = chat.claim_turn(turn.public_id, base_hash=base_hash())
+    assert found is not None
+    return found[1].version
 
 
 def test_a_share_of_the_chat_is_answered_by_the_version_on_trial(alice, tried) -> None:

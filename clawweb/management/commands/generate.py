@@ -6,6 +6,7 @@ import asyncio
 import signal
 from typing import Any
 
+import uvloop
 from django.core.management.base import BaseCommand
 
 from clawweb.generator import Generator
@@ -15,7 +16,7 @@ class Command(BaseCommand):
     help = "Answer pending turns until stopped."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        asyncio.run(_run())
+        uvloop.run(_run())  # what the web server runs on, too
 
 
 async def _run() -> None:
