@@ -43,6 +43,14 @@ test-cluster: install  ## Two web processes, three workers, two model servers; s
 	@$(BIN)/python tests/prepare.py
 	TESTS_CLUSTER=1 $(BIN)/python -m pytest tests/stack/test_cluster.py
 
+LANGUAGES = --locale de
+MESSAGES = $(LANGUAGES) --no-location --no-wrap --no-obsolete --ignore static/vendor/* --ignore tests/* --ignore bench/* --ignore .venv/* --ignore var/*
+.PHONY: messages
+messages: install  ## Collect the texts that people read, and compile their translations (GNU gettext)
+	$(BIN)/python manage.py makemessages --domain django $(subst *,\*,$(MESSAGES))
+	$(BIN)/python manage.py makemessages --domain djangojs $(subst *,\*,$(MESSAGES))
+	$(BIN)/python manage.py compilemessages $(LANGUAGES)
+
 .PHONY: lock
 lock: install  ## Resolve requirements/*.in anew into the two locks
 	$(BIN)/python requirements/lock.py

@@ -8,6 +8,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
+from django.http import HttpRequest
+from django.utils import translation
+from django.utils.translation import gettext as _
 
 from clawweb import events, tasks
 from clawweb.models import ChatSession, Turn, User
@@ -30,6 +33,7 @@ class NudgeConsumer(AsyncJsonWebsocketConsumer):
 
     async def connect(self) -> None:
         user = self.scope.get("user")
+        translation.activate(_language_of(self.scope))  # of all that this socket is told
         await self.accept()
         if not self._same_origin():
             await self.close(WRONG_ORIGIN)
@@ -102,7 +106,7 @@ class ChatConsumer(NudgeConsumer):
     async def _send(self, content: dict[str, Any]) -> None:
         text = str(content["text"]).strip()
         if not text:
-            raise ServiceError("Write something first.")
+            raise ServiceError(_("Write something first."))
         if len(text) > MAX_TEXT:
             raise ServiceError(f"A message has at most {MAX_TEXT:,} characters.")
         turn = await in_db(self._open, content, text)
@@ -127,14 +131,14 @@ class ChatConsumer(NudgeConsumer):
         else:
             parent = session.turns.filter(turn_type="main").order_by("-id").first()
         if parent is not None and parent.session_id != session.pk:
-            raise ServiceError("That reply belongs to another chat.")
+            raise ServiceError(_("That reply belongs to another chat."))
         return self._opened(content, text, session, parent)
 
     def _opened(
         self, content: dict[str, Any], text: str, session: ChatSession, parent: Turn | None
     ) -> Turn:
         if parent is not None and not parent.is_finished:
-            raise ServiceError("The last reply is still being written. Stop it or wait for it.")
+            raise ServiceError(_("The last reply is still being written. Stop it or wait for it."))
         return chat.open_turn(
             session=session,
             parent=parent,
@@ -168,7 +172,7 @@ class ChatConsumer(NudgeConsumer):
     async def _follow(self, content: dict[str, Any]) -> None:
         cursor = int(content.get("cursor") or 0)
         if cursor < 0:
-            raise ServiceError("a cursor counts characters from 0")
+            raise ServiceError(_("a cursor counts characters from 0"))
         turn = await in_db(turn_of, self.user, str(content["turn"]))
         self._read(turn, cursor)
 
@@ -192,6 +196,15 @@ class ChatConsumer(NudgeConsumer):
             await self.send_json(message)
         except (OSError, RuntimeError) as exc:  # the server's words for a closed socket
             raise asyncio.CancelledError from exc
+
+
+def _language_of(scope: Any) -> str:
+    """As for a page: what the user chose, else what the browser asks for."""
+    request = HttpRequest()
+    request.COOKIES = scope.get("cookies", {})
+    asked = dict(scope["headers"]).get(b"accept-language", b"")
+    request.META["HTTP_ACCEPT_LANGUAGE"] = asked.decode("latin-1")
+    return translation.get_language_from_request(request)
 
 
 def _plain(body: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from django.db import transaction
+from django.utils.translation import gettext_noop
 
 from clawweb.config import config
 from clawweb.engine import tokenizer_controls
@@ -42,9 +43,9 @@ from training.types import StepMetrics, TrainResult
 log = logging.getLogger(__name__)
 
 # What a job is at, as people read it
-_RATED = "training on the rated replies"
-_REANSWER = "answering your prompts again, to learn from that"
-_GATE = "testing the new version"
+_RATED = gettext_noop("training on the rated replies")
+_REANSWER = gettext_noop("answering your prompts again, to learn from that")
+_GATE = gettext_noop("testing the new version")
 
 
 def run(job_id: str) -> bool:
@@ -72,10 +73,12 @@ def _worked_on(job: TrainingJob) -> bool:
     except Stopping:
         jobs.put_back(job)
     except Cancelled:
-        jobs.end_job(job, state=JobState.CANCELLED, reason="It was cancelled.")
+        jobs.end_job(job, state=JobState.CANCELLED, reason=gettext_noop("It was cancelled."))
     except NoSignal as exc:
         jobs.drop_samples(job, exc.dropped)
-        jobs.end_job(job, state=JobState.NO_SIGNAL, reason="None of the ratings could train.")
+        jobs.end_job(
+            job, state=JobState.NO_SIGNAL, reason=gettext_noop("None of the ratings could train.")
+        )
     except TrainingError as exc:
         jobs.end_job(job, state=JobState.FAILED, reason=f"Training failed: {exc}")
     except Exception as exc:

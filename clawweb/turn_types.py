@@ -12,6 +12,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
+
 from rollouts.types import Message
 
 MAIN, SIDE = "main", "side"
@@ -49,13 +52,13 @@ _WEBUI = r"\A### Task:\s*"
 RULES = (
     Rule(
         name="heartbeat",
-        what="OpenClaw wakes its agent to read HEARTBEAT.md",
+        what=gettext_noop("OpenClaw wakes its agent to read HEARTBEAT.md"),
         # Events may stand before it; the prompt itself begins a line.
         patterns=(r"^(?:\[[^\]\n]*\] *)*Read HEARTBEAT\.md\b", r"\bHEARTBEAT_OK\b"),
     ),
     Rule(
         name="heartbeat_reply",
-        what="a prompt ends by asking for HEARTBEAT_OK when there is nothing to do",
+        what=gettext_noop("a prompt ends by asking for HEARTBEAT_OK when there is nothing to do"),
         patterns=(
             r"\b(?:reply|respond)\s+(?:with\s+)?(?:exactly\s+|only\s+)?[`\"*]*HEARTBEAT_OK[`\"*.]*"
             r"(?:\s*^Current time:[^\n]*)?\s*\Z",
@@ -63,74 +66,76 @@ RULES = (
     ),
     Rule(
         name="heartbeat_poll",
-        what="OpenClaw polls its agent",
+        what=gettext_noop("OpenClaw polls its agent"),
         patterns=(r"^\[(?:OpenClaw )?heartbeat poll\]",),
     ),
     Rule(
         name="cron",
-        what="OpenClaw runs a job by its clock",
+        what=gettext_noop("OpenClaw runs a job by its clock"),
         patterns=(r"\A(?:\[(?!cron:)[^\]\n]*\]\s*)*\[cron:[^\]\n]+\]",),
     ),
     Rule(
         name="memory_flush",
-        what="OpenClaw has memories written down before it shortens a conversation",
+        what=gettext_noop("OpenClaw has memories written down before it shortens a conversation"),
         patterns=(_STAMPS + r"(?:Pre-compaction memory flush|Store durable memories now)\b",),
     ),
     Rule(
         name="compaction",
-        what="an agent has its conversation summarised to go on with the summary",
+        what=gettext_noop("an agent has its conversation summarised to go on with the summary"),
         role="system",
         patterns=(r"\AYou are an? (?:\w+ )?(?:context|conversation) summarization assistant\b",),
     ),
     Rule(
         name="file_name",
-        what="OpenClaw asks for a file name for a conversation's notes",
+        what=gettext_noop("OpenClaw asks for a file name for a conversation's notes"),
         patterns=(r"^Based on this conversation, generate a short 1-2 word filename slug\b",),
     ),
     Rule(
         name="title",
-        what="Open WebUI asks for a title",
+        what=gettext_noop("Open WebUI asks for a title"),
         patterns=(_WEBUI + r"Generate a concise, 3-5 word title\b",),
     ),
     Rule(
         name="tags",
-        what="Open WebUI asks for tags",
+        what=gettext_noop("Open WebUI asks for tags"),
         patterns=(_WEBUI + r"Generate 1-3 broad tags\b",),
     ),
     Rule(
         name="follow_ups",
-        what="Open WebUI asks for questions that could follow",
+        what=gettext_noop("Open WebUI asks for questions that could follow"),
         patterns=(_WEBUI + r"Suggest 3-5 relevant follow-up\b",),
     ),
     Rule(
         name="search_queries",
-        what="Open WebUI asks what to search for",
+        what=gettext_noop("Open WebUI asks what to search for"),
         patterns=(_WEBUI + r"Analyze the chat history to determine the necessity\b",),
     ),
     Rule(
         name="autocomplete",
-        what="Open WebUI completes what is being typed",
+        what=gettext_noop("Open WebUI completes what is being typed"),
         patterns=(_WEBUI + r"You are an autocompletion system\b",),
     ),
     Rule(
         name="open_webui_task",
-        what="Open WebUI asks about a chat that it quotes: image prompts, templates of your own",
+        what=gettext_noop(
+            "Open WebUI asks about a chat that it quotes: image prompts, templates of your own"
+        ),
         patterns=(_WEBUI, r"^<chat_history>\s*$", r"^</chat_history>"),
     ),
     Rule(
         name="emoji",
-        what="Open WebUI asks for an emoji",
+        what=gettext_noop("Open WebUI asks for an emoji"),
         patterns=(r"\AYour task is to reflect the speaker's likely facial expression\b",),
     ),
     Rule(
         name="tool_choice",
-        what="Open WebUI asks which tools to call",
+        what=gettext_noop("Open WebUI asks which tools to call"),
         role="system",
         patterns=(r"\AAvailable Tools: ", r"choose and return the correct tool"),
     ),
     Rule(
         name="librechat_title",
-        what="LibreChat asks for a title",
+        what=gettext_noop("LibreChat asks for a title"),
         patterns=(
             r"\A(?:Provide a concise, 5-word-or-less title for the conversation"
             r"|Please generate a concise, 5-word-or-less title for the conversation"
@@ -140,7 +145,7 @@ RULES = (
     ),
     Rule(
         name="librechat_title_system",
-        what="LibreChat asks for a title in its system message",
+        what=gettext_noop("LibreChat asks for a title in its system message"),
         role="system",
         patterns=(
             r"\A(?:Please )?(?:generate|provide|write) a concise, 5-word-or-less title\b",
@@ -148,20 +153,20 @@ RULES = (
     ),
     Rule(
         name="librechat_memory",
-        what="LibreChat has memories of its user written down",
+        what=gettext_noop("LibreChat has memories of its user written down"),
         role="system",
         patterns=(r"^Use the `set_memory` tool to save important information about the user\b",),
     ),
     Rule(
         name="running_summary",
-        what="a client's memory has lines added to its summary",
+        what=gettext_noop("a client's memory has lines added to its summary"),
         patterns=(
             r"\AProgressively summarize the (?:lines of )?conversation\b",
         ),
     ),
     Rule(
         name="title_generator",
-        what="a client calls the model a title generator",
+        what=gettext_noop("a client calls the model a title generator"),
         role="system",
         patterns=(r"\AYou are a title generator\b",),
     ),
@@ -190,10 +195,11 @@ def classify(
 def explain(turn_type: str, said_by: str) -> str:
     """Why a turn is main or side, as a sentence."""
     if said_by in _BY_NAME:
-        return f"The rule {said_by} fits: {_BY_NAME[said_by].what}."
+        what = _(_BY_NAME[said_by].what)
+        return _("The rule %(name)s fits: %(what)s.") % {"name": said_by, "what": what}
     return {
-        HEADER: "The client says so in the header X-Turn-Type.",
-        BODY: "The client says so in its request.",
-        OWNER: "You said so.",
-        COMPARISON: "You compared it with the answer in the conversation.",
-    }.get(said_by, "No rule fits." if turn_type == MAIN else "")
+        HEADER: _("The client says so in the header X-Turn-Type."),
+        BODY: _("The client says so in its request."),
+        OWNER: _("You said so."),
+        COMPARISON: _("You compared it with the answer in the conversation."),
+    }.get(said_by, _("No rule fits.") if turn_type == MAIN else "")

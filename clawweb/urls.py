@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib import admin
 from django.contrib.auth import views as auth
 from django.urls import path, re_path
-from django.views.i18n import JavaScriptCatalog
+from django.views.i18n import JavaScriptCatalog, set_language
 
 from clawweb.api import health, metrics, openai
 from clawweb.api.rest import api
@@ -51,6 +51,7 @@ pages = [
     path("signin/<str:token>/", accounts.signin_link, name="signin_link"),
     path("signout/", auth.LogoutView.as_view(), name="signout"),
     path("password/", accounts.PasswordView.as_view(), name="password"),
+    path("language/", set_language, name="language"),
     path("jsi18n/", JavaScriptCatalog.as_view(packages=["clawweb"]), name="jsi18n"),
 ]
 # Pieces of pages, fetched again when a nudge says that they changed.

@@ -1,5 +1,5 @@
-"""What the tests need besides .venv: a Chromium, the npm package `openai` on Node, the base model.
-`make test` runs it first."""
+"""What the tests need besides .venv: a Chromium, GNU gettext, the npm package `openai` on Node, the
+base model. `make test` runs it first."""
 
 from __future__ import annotations
 
@@ -71,6 +71,10 @@ def main() -> int:
     if not chromium():
         install("chromium", "fonts-liberation")
     if not chromium() and missing("CHROMIUM", "THE BROWSER TESTS"):
+        return 1
+    if not shutil.which("xgettext"):
+        install("gettext")
+    if not shutil.which("xgettext") and missing("GETTEXT", "THE SEARCH FOR UNTRANSLATED TEXTS"):
         return 1
     if not npm_package() and missing("NPM PACKAGE openai", "THE TESTS OF IT"):
         return 1

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 from django.contrib.auth.models import AbstractUser
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 
 class Consent(models.TextChoices):
     """What may happen to a user's conversations."""
 
-    TRAIN = "train", "Keep my chats and train my agent on what I rate"
-    KEEP = "keep", "Keep my chats, do not train on them"
-    NOTHING = "nothing", "Keep nothing"
+    TRAIN = "train", _("Keep my chats and train my agent on what I rate")
+    KEEP = "keep", _("Keep my chats, do not train on them")
+    NOTHING = "nothing", _("Keep nothing")
 
 
 class Role(models.TextChoices):
     """What a user may do beside chatting with their own agent. Admins are `is_superuser`."""
 
-    PENDING = "pending", "Waits for an admin"
-    USER = "user", "User"
-    REVIEWER = "reviewer", "Reviewer"
-    TRAINER = "trainer", "Trainer"
+    PENDING = "pending", _("Waits for an admin")
+    USER = "user", _("User")
+    REVIEWER = "reviewer", _("Reviewer")
+    TRAINER = "trainer", _("Trainer")
 
 
 class ReplyLength(models.TextChoices):
     """How long a reply in the chat may get."""
 
-    SHORT = "short", "Short"
-    MEDIUM = "medium", "Medium"
-    LONG = "long", "Long"
+    SHORT = "short", _("Short")
+    MEDIUM = "medium", _("Medium")
+    LONG = "long", _("Long")
 
 
 class User(AbstractUser):

@@ -6,6 +6,7 @@ from __future__ import annotations
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_noop
 
 from clawweb.models import ids
 
@@ -200,6 +201,22 @@ class FeedbackReason(models.Model):
 
     def __str__(self) -> str:
         return self.label
+
+
+# Translated where they are shown; what an admin words stays as it is. The hints stay, too: models
+# read them.
+SHIPPED_LABELS = (
+    gettext_noop("Too long"),
+    gettext_noop("Too short"),
+    gettext_noop("No lists, please"),
+    gettext_noop("Should be a list"),
+    gettext_noop("Too formal"),
+    gettext_noop("Too casual"),
+    gettext_noop("Hard to follow"),
+    gettext_noop("Greet me first"),
+    gettext_noop("Did not do what I asked"),
+    gettext_noop("Not true"),
+)
 
 
 class Feedback(models.Model):

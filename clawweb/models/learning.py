@@ -6,6 +6,7 @@ from __future__ import annotations
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 
 from clawweb.models import ids
 from clawweb.models.chat import Feedback, Turn
@@ -32,24 +33,24 @@ GONE_SAMPLE = (SampleState.SUPERSEDED, SampleState.WITHDRAWN, SampleState.ERASED
 class DropReason(models.TextChoices):
     """Why a rating is not used, with the sentence that the user reads."""
 
-    NO_SIGNAL = "no_signal", "There was no vote in it to learn from."
-    SIDE_TURN = "side_turn", "It rates a background call."
+    NO_SIGNAL = "no_signal", _("There was no vote in it to learn from.")
+    SIDE_TURN = "side_turn", _("It rates a background call.")
     BASE_REQUESTED = (
         "base_requested",
-        "The base model, a version by number or one on trial gave it, not your live agent.",
+        _("The base model, a version by number or one on trial gave it, not your live agent."),
     )
-    FALLBACK = "fallback", "The base model had to answer in your agent's place."
-    NO_LOGPROBS = "no_logprobs", "The reply's probabilities were not recorded."
+    FALLBACK = "fallback", _("The base model had to answer in your agent's place.")
+    NO_LOGPROBS = "no_logprobs", _("The reply's probabilities were not recorded.")
     GREEDY = (
         "greedy",
-        "The reply was not sampled from the plain distribution and came without a hint.",
+        _("The reply was not sampled from the plain distribution and came without a hint."),
     )
-    TOO_LONG = "too_long", "The conversation is longer than training takes."
-    STALE = "stale", "A version more than three behind wrote it."
-    HINT_NO_EFFECT = "hint_no_effect", "The hint changes nothing about what the model would say."
-    TEMPLATE_CHANGED = "template_changed", "The model's chat template has changed since."
-    CONSENT = "consent", "You asked not to train on it."
-    REFUSED = "refused", "Two versions that learned from it did not pass the gate."
+    TOO_LONG = "too_long", _("The conversation is longer than training takes.")
+    STALE = "stale", _("A version more than three behind wrote it.")
+    HINT_NO_EFFECT = "hint_no_effect", _("The hint changes nothing about what the model would say.")
+    TEMPLATE_CHANGED = "template_changed", _("The model's chat template has changed since.")
+    CONSENT = "consent", _("You asked not to train on it.")
+    REFUSED = "refused", _("Two versions that learned from it did not pass the gate.")
 
 
 class JobState(models.TextChoices):

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.db import connection
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet
+from django.utils.translation import gettext as _
 
 from clawweb import valkey
 from clawweb.markdown import render
@@ -191,6 +192,15 @@ def next_turn(turn: Turn) -> Turn | None:
 def latest_feedback(turn: Turn) -> Feedback | None:
     """The row that counts: the newest by id."""
     return max(turn.feedback.all(), key=lambda row: row.pk, default=None)
+
+
+def with_labels(rows: Sequence[Feedback]) -> Sequence[Feedback]:
+    """The same rows; each now has `labels`, what its reasons are called for the reader."""
+    known = dict(FeedbackReason.objects.values_list("slug", "label"))
+    for row in rows:
+        slugs = [reason["slug"] for reason in row.reasons]
+        row.labels = [_(known[slug]) if slug in known else slug for slug in slugs]  # type: ignore[attr-defined]
+    return rows
 
 
 def active_reasons() -> QuerySet[FeedbackReason]:

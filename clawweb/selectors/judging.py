@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from django.db.models import F, Max, OuterRef, QuerySet, Subquery
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from clawweb.config import config
 from clawweb.engine import judge_is_elsewhere, judge_name
@@ -126,7 +128,7 @@ def _has_answered_since(time: datetime) -> bool:
 def judge_status(user: User | None) -> dict[str, Any]:
     """The judge as one user sees it, or the whole installation for None."""
     if not config().has_judge:
-        return {"on": False, "words": "off: ratings alone drive learning"}
+        return {"on": False, "words": _("off: ratings alone drive learning")}
     agrees = agreement(user)
     status = {
         "on": True,
@@ -146,11 +148,17 @@ def judge_status(user: User | None) -> dict[str, Any]:
 
 def _words(status: dict[str, Any]) -> str:
     """One line for the list of what runs."""
-    does = "does not answer" if status["silent"] else "reads what follows a reply"
-    words = [f"{status['name']} {'refuses' if status['refusal'] else does}"]
-    if status["waiting"]:
-        replies = "reply waits" if status["waiting"] == 1 else "replies wait"
-        words.append(f"{status['waiting']} {replies} for it")
+    does = _("%(name)s reads what follows a reply")
+    if status["silent"]:
+        does = _("%(name)s does not answer")
+    if status["refusal"]:
+        does = _("%(name)s refuses")
+    words = [does % {"name": status["name"]}]
+    if count := status["waiting"]:
+        words.append(
+            ngettext("%(n)s reply waits for it", "%(n)s replies wait for it", count) % {"n": count}
+        )
     if status["percent"] is not None:
-        words.append(f"agrees with {status['percent']} % of {status['agreement'].of} ratings")
+        known = {"percent": status["percent"], "n": status["agreement"].of}
+        words.append(_("agrees with %(percent)s %% of %(n)s ratings") % known)
     return "; ".join(words)

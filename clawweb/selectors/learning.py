@@ -9,6 +9,7 @@ from typing import Any
 from asgiref.sync import async_to_sync
 from django.db.models import OuterRef, QuerySet, Subquery
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from clawweb.config import config
 from clawweb.engine import get_engine
@@ -114,26 +115,27 @@ def _receipt_text(sample: TrainingSample, state: str, count: dict[str, int] | No
     """The receipt as a person reads it."""
     words = _receipt_words(sample, state, count)
     read = sample.judgement_id and state in ("counted", "held_back", "in_training", "learned")
-    return f"{words}, from what came next" if read else words
+    return _("%(words)s, from what came next") % {"words": words} if read else words
 
 
 def _receipt_words(sample: TrainingSample, state: str, count: dict[str, int] | None) -> str:
     if state == "counted" and count:
-        return f"counted ({count['have']} of {count['need']})"
+        return _("counted (%(have)s of %(need)s)") % count
     if state == "in_training" and sample.job:
-        return f"in training (job {job_number(sample.job)})"
+        return _("in training (job %(n)s)") % {"n": job_number(sample.job)}
     if sample.state == SampleState.TRAINED and sample.adapter:
-        undone = " (rolled back)" if sample.adapter.rolled_back_at else ""
-        newer = " (a newer rating replaces it)" if sample.replaced_by_id else ""
-        return f"learned in v{sample.adapter.version}{undone}{newer}"
+        words = [_("learned in v%(n)s") % {"n": sample.adapter.version}]
+        words += [_("(rolled back)")] if sample.adapter.rolled_back_at else []
+        words += [_("(a newer rating replaces it)")] if sample.replaced_by_id else []
+        return " ".join(words)
     if state == "not_used":
-        return f"not used: {DropReason(sample.drop_reason).label}"
+        return _("not used: %(why)s") % {"why": DropReason(sample.drop_reason).label}
     return {
-        "saved": "saved",
-        "held_back": "kept aside to test the next version",
-        "superseded": "replaced by a newer rating",
-        "withdrawn": "taken back",
-        "erased": "erased",
+        "saved": _("saved"),
+        "held_back": _("kept aside to test the next version"),
+        "superseded": _("replaced by a newer rating"),
+        "withdrawn": _("taken back"),
+        "erased": _("erased"),
     }.get(state, state)
 
 
@@ -226,14 +228,14 @@ def _waits_for(job: TrainingJob) -> str:
             state__in=[JobState.LOADING, JobState.TRAINING, JobState.GATING]
         ).exclude(pk=job.pk)
         if busy.exists():
-            return "the training worker, which is busy with another job"
+            return _("the training worker, which is busy with another job")
         if not workers("worker-gpu"):
-            return "a training worker to start"
-        return "the training worker to take it"
+            return _("a training worker to start")
+        return _("the training worker to take it")
     if job.state == JobState.DEPLOYING and job.phase != "deploying":
-        return "the model server, which does not answer"
+        return _("the model server, which does not answer")
     if job.is_active and job.lease_until and job.lease_until < timezone.now():
-        return "its worker, which has not been heard of; the job will be taken up again"
+        return _("its worker, which has not been heard of; the job will be taken up again")
     return ""
 
 

@@ -11,6 +11,7 @@ import re
 
 from django.db import transaction
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from clawweb.events import changed
 from clawweb.models import (
@@ -65,10 +66,10 @@ def open_comparison(
 def _owner(turn: Turn) -> User:
     """Whose turn it is, if its reply can be compared."""
     if not turn.is_finished or not turn.reply:
-        raise NothingToRate("There is no finished reply to compare with yet.")
+        raise NothingToRate(_("There is no finished reply to compare with yet."))
     user = User.objects.get(pk=turn.session.user_id)
     if not turn.recorded or user.consent == Consent.NOTHING or turn.session.temporary:
-        raise NotRecorded("Nothing of this chat is kept, so its replies cannot be compared.")
+        raise NotRecorded(_("Nothing of this chat is kept, so its replies cannot be compared."))
     return user
 
 
@@ -79,7 +80,7 @@ def _chosen(user: User, turn: Turn, other: str, chance: random.Random) -> Adapte
         usable = {None, *usable_versions(user)}
         able = [v for v in candidates & usable if (v.version if v else 0) != turn.version]
         if not able:
-            raise CannotCompare("There is no other version to compare with yet.")
+            raise CannotCompare(_("There is no other version to compare with yet."))
         return chance.choice(sorted(able, key=lambda v: v.version if v else 0))
     version = _named(user, other)
     if (version.version if version else 0) == turn.version:
@@ -97,7 +98,7 @@ def _named(user: User, other: str) -> AdapterVersion | None:
     if other == "previous":
         before = previous_version(user)
         if before is None and live_adapter(user) is None:
-            raise CannotCompare("The base model answers now, and nothing before it.")
+            raise CannotCompare(_("The base model answers now, and nothing before it."))
         return before
     number = re.fullmatch(r"agent@v([1-9][0-9]{0,8})", other)
     if number is None:
@@ -141,14 +142,14 @@ def decide(*, comparison: Comparison, verdict: str) -> None:
     preferred joins the conversation, which goes on from it; old complaints stay as they are."""
     turns = Turn.objects.filter(pk__in=[comparison.first_id, comparison.second_id])
     if any(not turn.is_finished or not turn.reply for turn in turns):
-        raise CannotCompare("Wait until both replies are there.")
+        raise CannotCompare(_("Wait until both replies are there."))
     decided = Comparison.objects.filter(pk=comparison.pk, verdict="").update(
         verdict=verdict, decided_at=timezone.now()
     )
     if not decided:
         if Comparison.objects.filter(pk=comparison.pk, verdict=verdict).exists():
             return  # said twice
-        raise AlreadyDecided("You have decided this one already.")
+        raise AlreadyDecided(_("You have decided this one already."))
     if verdict == "second" and comparison.kind != Comparison.RECHECK:
         feedback.set_turn_type(turn=comparison.second, turn_type=MAIN)
     changed(comparison.user_id, "turn", comparison.first.public_id)
@@ -158,9 +159,9 @@ def decide(*, comparison: Comparison, verdict: str) -> None:
 @transaction.atomic
 def close(*, comparison: Comparison) -> None:
     """Without a verdict: the conversation is as it was before."""
-    gone, _ = Comparison.objects.filter(pk=comparison.pk, verdict="").delete()
+    gone = Comparison.objects.filter(pk=comparison.pk, verdict="").delete()[0]
     if not gone:
-        raise AlreadyDecided("You have decided this one already.")
+        raise AlreadyDecided(_("You have decided this one already."))
     chat.request_stop(comparison.second)
     changed(comparison.user_id, "turn", comparison.first.public_id)
     changed(comparison.user_id, "comparison", comparison.public_id)

@@ -9,6 +9,7 @@ from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from clawweb.config import config
 from clawweb.events import changed
@@ -46,9 +47,11 @@ def rate_turn(*, turn: Turn, author: User, changes: dict[str, Any], source: str 
     explained the old one.
     """
     if not turn.recorded:
-        raise NotRecorded("You asked to keep nothing of your chats, so this reply cannot be rated.")
+        raise NotRecorded(
+            _("You asked to keep nothing of your chats, so this reply cannot be rated.")
+        )
     if not turn.is_finished or not turn.reply:
-        raise NothingToRate("There is no finished reply to rate yet.")
+        raise NothingToRate(_("There is no finished reply to rate yet."))
     # Two calls at once would both see the same last row (SQLite's writers wait at BEGIN).
     turn = (
         Turn.objects.select_for_update(of=("self",)).select_related("session__user").get(pk=turn.pk)
@@ -109,7 +112,9 @@ def _merged(before: Feedback | None, changes: dict[str, Any]) -> dict[str, Any]:
     if explains and "value" not in changes:
         kept["value"] = -1
     if explains and kept["value"] == 1:
-        raise Contradiction("A reason or a correction goes with a thumb down, not with a thumb up.")
+        raise Contradiction(
+            _("A reason or a correction goes with a thumb down, not with a thumb up.")
+        )
     kept["is_final"] = bool(changes.get("final")) or bool(explains or kept["comment"])
     return kept
 

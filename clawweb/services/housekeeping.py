@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from django.db import transaction
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from clawweb.events import changed
 from clawweb.models import ChatSession, Event, SampleState, TrainingSample
@@ -31,7 +32,7 @@ def edit_session(
     if title is not None:
         title = " ".join(title.split())[:TITLE_CHARS]
         if not title:
-            raise ServiceError("A chat's name has at least one letter.")
+            raise ServiceError(_("A chat's name has at least one letter."))
         values["title"] = title
     values |= {
         name: value for name, value in [("pinned", pinned), ("locked", locked)] if value is not None

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import IO, Any
 
 from django.db import DataError, IntegrityError, transaction
+from django.utils.translation import gettext as _
 from pydantic import TypeAdapter, ValidationError
 
 from clawweb.models import ChatSession, Consent, Judgement, JudgementState, Turn, TurnState, User
@@ -108,7 +109,9 @@ class Import:
     def __init__(self, user: User) -> None:
         user = User.objects.get(pk=user.pk)
         if user.consent == Consent.NOTHING:
-            raise NotRecorded("You asked to keep nothing of your chats, so none can be taken in.")
+            raise NotRecorded(
+                _("You asked to keep nothing of your chats, so none can be taken in.")
+            )
         self.user = user
         self.report = Report()
         self._session_at_hand: int | None = None

@@ -15,6 +15,8 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.db.models import F, QuerySet
 from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 
 from clawweb.config import config
 from clawweb.events import changed
@@ -54,13 +56,13 @@ def queue_job(*, user: User, trigger: str = "manual", method: str = "opd") -> Tr
     """A queued job for what is ready now; says why when there is none to be had."""
     have = ready_samples(user).count()
     if user.consent != Consent.TRAIN:
-        raise NothingReady("Your settings say not to train on your chats.")
+        raise NothingReady(_("Your settings say not to train on your chats."))
     active = TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).first()
     if active is not None:
         raise AlreadyTraining(f"Job {active.public_id} is {active.state} already; it comes first.")
     if not have:
         raise NothingReady(
-            "There is no counted rating to learn from. Rate a reply of your agent first."
+            _("There is no counted rating to learn from. Rate a reply of your agent first.")
         )
     try:
         with transaction.atomic():
@@ -68,7 +70,7 @@ def queue_job(*, user: User, trigger: str = "manual", method: str = "opd") -> Tr
             _note(job, "queued", f"{have} ratings are ready")
             changed(user.pk, "job", job.public_id)
     except IntegrityError as exc:
-        raise AlreadyTraining("A job of yours has just been queued.") from exc
+        raise AlreadyTraining(_("A job of yours has just been queued.")) from exc
     return job
 
 
@@ -134,7 +136,7 @@ def claim_job(public_id: str) -> TrainingJob | None:
             attempt=F("attempt") + 1,
             crashes=F("crashes") + int(lapsed),
             started_at=job.started_at or now,
-            phase="loading the model",
+            phase=gettext_noop("loading the model"),
             step=0,
         )
         if not claimed:
@@ -218,7 +220,7 @@ def renew(job: TrainingJob) -> bool:
 def put_back(job: TrainingJob) -> None:
     """Let go of a job that is in order: its worker is asked to stop. Its samples stay claimed."""
     if held(job).update(state=JobState.QUEUED, lease_token="", lease_until=None, phase=""):
-        _note(job, "put_back", "its worker was stopped")
+        _note(job, "put_back", gettext_noop("its worker was stopped"))
         changed(job.user_id, "job", job.public_id)
 
 
@@ -355,7 +357,11 @@ def cancel_job(job: TrainingJob) -> bool:
     with transaction.atomic():
         if queued.update(lease_token=str(uuid.uuid4()), cancel_requested=True):
             job.refresh_from_db()
-            end_job(job, state=JobState.CANCELLED, reason="It was cancelled before it started.")
+            end_job(
+                job,
+                state=JobState.CANCELLED,
+                reason=gettext_noop("It was cancelled before it started."),
+            )
             audit.record("cancel_job", job, before={"state": "queued"})
             return True
         running = TrainingJob.objects.filter(pk=job.pk, state__in=RUNNING)

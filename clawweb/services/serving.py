@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from asgiref.sync import async_to_sync
+from django.utils.translation import gettext as _
 
 from clawweb.config import config
 from clawweb.engine import base_hash, get_engine, get_replicas, install_id
@@ -75,7 +76,7 @@ def serve(adapter: AdapterVersion) -> None:
     try:
         async_to_sync(get_engine().load)(policy_of(adapter))
     except EngineUnavailable as exc:
-        raise EngineDown("The model server does not answer. Try again in a minute.") from exc
+        raise EngineDown(_("The model server does not answer. Try again in a minute.")) from exc
     except RolloutError as exc:
         raise CannotPromote(f"The model server will not load it: {exc}") from exc
 
@@ -133,7 +134,7 @@ def unload(adapter: AdapterVersion) -> None:
     try:
         async_to_sync(get_engine().unload)(policy_of(adapter))
     except EngineUnavailable as exc:
-        raise EngineDown("The model server does not answer. Try again in a minute.") from exc
+        raise EngineDown(_("The model server does not answer. Try again in a minute.")) from exc
 
 
 def delete_files(adapter: AdapterVersion, *, why: str) -> bool:

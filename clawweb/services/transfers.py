@@ -16,6 +16,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from clawweb.config import config
 from clawweb.events import changed
@@ -57,7 +58,7 @@ def queue_export(*, user: User, shape: str = "conversations") -> Transfer:
 def queue_import(*, user: User, chunks: Iterable[bytes]) -> Transfer:
     """A queued import of the file that comes in `chunks`; the lines are checked by the worker."""
     if User.objects.get(pk=user.pk).consent == Consent.NOTHING:
-        raise NotRecorded("You asked to keep nothing of your chats, so none can be taken in.")
+        raise NotRecorded(_("You asked to keep nothing of your chats, so none can be taken in."))
     _refuse_second(user, "import")
     name = transfer_id()
     path = folder() / f"{name}.in"
@@ -83,7 +84,7 @@ def _save(path: Path, chunks: Iterable[bytes]) -> None:
                 )
             file.write(chunk)
     if not size:
-        raise ServiceError("The file is empty.")
+        raise ServiceError(_("The file is empty."))
 
 
 def private(path: str, flags: int) -> int:
@@ -201,12 +202,12 @@ def _relative(path: Path) -> str:
 def file_of(row: Transfer) -> Path:
     """The finished export's file; NotReady or FileErased when there is none."""
     if row.state in UNDER_WAY:
-        raise NotReady("The file is being written. It can be fetched when the export is done.")
+        raise NotReady(_("The file is being written. It can be fetched when the export is done."))
     if row.state == TransferState.FAILED:
-        raise NotReady("The export failed, so there is no file. Start another.")
+        raise NotReady(_("The export failed, so there is no file. Start another."))
     path = config().var / row.path
     if not row.path or not path.is_file():
-        raise FileErased("The file was erased after seven days. Export again.")
+        raise FileErased(_("The file was erased after seven days. Export again."))
     return path
 
 

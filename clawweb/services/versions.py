@@ -13,6 +13,8 @@ from typing import IO, Protocol
 from django.db import IntegrityError, transaction
 from django.db.models import Max
 from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 
 from clawweb.config import config
 from clawweb.engine import base_hash, install_id
@@ -131,7 +133,7 @@ def claim_deploy(public_id: str) -> TrainingJob | None:
 
 def release_deploy(job: TrainingJob) -> None:
     """Let go, so that the sweep tries again: the engine did not answer."""
-    held(job).update(lease_until=timezone.now(), phase="waiting for the model server")
+    held(job).update(lease_until=timezone.now(), phase=gettext_noop("waiting for the model server"))
 
 
 def jobs_to_deploy() -> list[TrainingJob]:
@@ -156,7 +158,7 @@ def go_live(
             state=AdapterState.STANDBY
         )
         if not stepped:
-            raise CannotPromote("Another version went live in the meantime. Look again.")
+            raise CannotPromote(_("Another version went live in the meantime. Look again."))
     if live_before is None:
         live_before = [*over.live_before, over.pk] if over else []
     passed = AdapterVersion.objects.filter(
@@ -167,7 +169,7 @@ def go_live(
             state=AdapterState.LIVE, live_at=timezone.now(), live_before=list(live_before)
         )
     except IntegrityError as exc:  # one live version per user: another writer was first
-        raise CannotPromote("Another version went live in the meantime. Look again.") from exc
+        raise CannotPromote(_("Another version went live in the meantime. Look again.")) from exc
     if not moved:
         raise CannotPromote(f"Version {adapter.version} is {adapter.state} and cannot go live.")
     _in_use_again(adapter)
@@ -208,7 +210,7 @@ def rollback(user: User) -> AdapterVersion | None:
     """Move `live` to what was live before it; None = the base model answers now."""
     live = live_adapter(user)
     if live is None:
-        raise NothingToRollBack("The base model answers already; there is nothing to roll back.")
+        raise NothingToRollBack(_("The base model answers already; there is nothing to roll back."))
     back, further = _way_back(live)
     if back is not None:
         serving.serve(back)
@@ -217,7 +219,7 @@ def rollback(user: User) -> AdapterVersion | None:
             state=AdapterState.STANDBY, rolled_back_at=timezone.now()
         )
         if not stepped:
-            raise CannotPromote("Another version went live in the meantime. Look again.")
+            raise CannotPromote(_("Another version went live in the meantime. Look again."))
         _note(live, "rolled_back", "")
         if back is not None:
             why = f"rolled back from version {live.version}"
@@ -241,12 +243,12 @@ def delete(*, adapter: AdapterVersion) -> None:
             "can be deleted. Roll back or make another one live first."
         )
     if job is not None:
-        raise CannotDelete("The next version is being trained from it. Wait or cancel the job.")
+        raise CannotDelete(_("The next version is being trained from it. Wait or cancel the job."))
     if writing.exists():
-        raise CannotDelete("It is writing a reply. Try again when that is done.")
+        raise CannotDelete(_("It is writing a reply. Try again when that is done."))
     serving.unload(adapter)
     if not serving.delete_files(adapter, why="Its user deleted it."):
-        raise CannotDelete("It went live or was deleted in the meantime. Look again.")
+        raise CannotDelete(_("It went live or was deleted in the meantime. Look again."))
     _note(adapter, "deleted", "")
     audit.record("delete_version", adapter, before={"state": adapter.state})
     changed(adapter.user_id, "adapter", adapter.name)
@@ -256,7 +258,7 @@ def packed(adapter: AdapterVersion) -> IO[bytes]:
     """The version as a ZIP that `peft` loads elsewhere: weights, settings, how to use them."""
     folder = config().var / adapter.path
     if adapter.state == AdapterState.ERASED or not folder.is_dir():
-        raise FileErased("The files of this version are gone.")
+        raise FileErased(_("The files of this version are gone."))
     file = tempfile.SpooledTemporaryFile(max_size=MOST_IN_MEMORY)  # noqa: SIM115  # its reader closes it
     with zipfile.ZipFile(file, "w") as archive:  # stored: weights do not get smaller
         for name in ("adapter_model.safetensors", "adapter_config.json"):

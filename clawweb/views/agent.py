@@ -13,7 +13,7 @@ from django.views.decorators.http import require_GET
 
 from clawweb.models import User
 from clawweb.selectors import agent as learned
-from clawweb.selectors.chat import input_of, latest_feedback
+from clawweb.selectors.chat import input_of, latest_feedback, with_labels
 from clawweb.selectors.comparisons import win_rates
 from clawweb.selectors.learning import agent_status, live_adapter, receipt
 from clawweb.views.inspector import text_of
@@ -79,6 +79,8 @@ def _ratings_context(request: HttpRequest) -> dict[str, Any]:
     unused = request.GET.get("unused") == "1"
     rows = learned.rated_turns(request.user, unused=unused)
     page = Paginator(rows, PER_PAGE).get_page(request.GET.get("page"))
+    said = {turn.pk: latest_feedback(turn) for turn in page}
+    with_labels([row for row in said.values() if row])
     return {
         "page": page,
         "unused": unused,
@@ -86,7 +88,7 @@ def _ratings_context(request: HttpRequest) -> dict[str, Any]:
             {
                 "turn": turn,
                 "text": text_of(input_of(turn)),
-                "said": latest_feedback(turn),
+                "said": said[turn.pk],
                 "receipt": receipt(turn),
             }
             for turn in page

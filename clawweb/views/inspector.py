@@ -39,6 +39,7 @@ from clawweb.selectors.chat import (
     tool_calls_of,
     turn_of,
     turns_of,
+    with_labels,
 )
 from clawweb.selectors.comparisons import comparisons_of, usable_versions
 from clawweb.selectors.inspector import (
@@ -245,7 +246,7 @@ def turn_facts(
         "sampling": {name: value for name, value in turn.sampling.items() if value is not None},
         "seconds": seconds_of(turn),
         "receipt": receipt(turn),
-        "feedback": feedback[::-1],
+        "feedback": with_labels(feedback[::-1]),
         "judgement": judgement,
         "samples": [sample_facts(sample) for sample in turn.samples.all()][::-1],
     }

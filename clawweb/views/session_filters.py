@@ -48,7 +48,7 @@ class FilterForm(forms.Form):
     def __init__(self, user: User, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.label_suffix = ""
-        slugs = [(row.slug, row.label) for row in active_reasons()]
+        slugs = [(row.slug, _(row.label)) for row in active_reasons()]
         self.fields["reason"].choices = [("", _("any")), *slugs]  # type: ignore[attr-defined]
         names = [(n, f"v{n}" if n else _("base model")) for n in versions_of(user)]
         self.fields["version"].choices = [("", _("any")), *names]  # type: ignore[attr-defined]

@@ -48,6 +48,7 @@ def answers(turn: Turn) -> int | None:
     Turn.objects.filter(pk=turn.pk).update(state="pending")
     found = chat.claim_turn(turn.public_id, base_hash=base_hash())
     assert found is not None
+    Turn.objects.filter(pk=turn.pk).update(state="complete")
     return found[1].version
 
 
