@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from django.utils.translation import gettext as _
+
 from clawweb.models import SavedView, User
 from clawweb.services.errors import ServiceError
 
@@ -12,11 +14,13 @@ def save_view(*, user: User, page: str, name: str, query: str) -> SavedView:
     """The view under this name; one of the same name is replaced."""
     name = " ".join(name.split())[:60]
     if not name:
-        raise ServiceError("Give the view a name.")
+        raise ServiceError(_("Give the view a name."))
     mine = SavedView.objects.filter(user=user, page=page)
     if mine.exclude(name=name).count() >= MOST:
-        raise ServiceError(f"There are {MOST} saved views here already. Delete one first.")
-    row, _ = SavedView.objects.update_or_create(
+        raise ServiceError(
+            _("There are %(most)d saved views here already. Delete one first.") % {"most": MOST}
+        )
+    row, _made = SavedView.objects.update_or_create(
         user=user, page=page, name=name, defaults={"query": query[:2000]}
     )
     return row
