@@ -59,6 +59,7 @@ parts = [
     path("parts/agent/", chat.agent_part, name="part_agent"),
     path("parts/learned/", agent.learned_part, name="part_learned"),
     path("parts/ratings/", agent.ratings_part, name="part_ratings"),
+    path("parts/earlier/<str:turn_id>/", chat.earlier_part, name="part_earlier"),
     path("parts/sessions/", chat.sessions_part, name="part_sessions"),
     path("parts/transfers/", data.transfers_part, name="part_transfers"),
     path("parts/jobs/", jobs.jobs_part, name="part_jobs"),

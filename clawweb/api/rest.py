@@ -7,7 +7,7 @@ from typing import Any, Literal
 from django.core.exceptions import ObjectDoesNotExist
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
-from ninja import NinjaAPI, Schema, Status
+from ninja import NinjaAPI, Query, Schema, Status
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 from pydantic import ConfigDict, Field
 
@@ -139,10 +139,12 @@ def list_sessions(request: HttpRequest, cursor: Cursor = None) -> Any:
 
 
 @api.get("/sessions/{name}", auth=Scoped("read"), tags=["chat"])
-def get_session(request: HttpRequest, name: str) -> Any:
-    """One session (by id or by the caller's name for it) with its turns in order."""
+def get_session(request: HttpRequest, name: str, last: int | None = Query(None, ge=1)) -> Any:
+    """One session (by id or by the caller's name for it) with its turns in order, or the last
+    ones."""
     session = chats.session_of(caller(request), name)
-    return {**chats.session_json(session), "turns": chats.turns_json(session)}
+    only = [row["id"] for row in chats.outline(session)[-last:]] if last else None
+    return {**chats.session_json(session), "turns": chats.turns_json(session, only)}
 
 
 @api.patch("/sessions/{name}", auth=Scoped("feedback"), tags=["chat"])

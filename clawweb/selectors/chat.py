@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from django.db import connection
@@ -281,15 +281,28 @@ def turn_json(
     }
 
 
-def turns_json(session: ChatSession) -> list[dict[str, Any]]:
-    """All turns of a session, with siblings found in one pass."""
-    turns = list(turns_of(session))
-    families: dict[tuple[int | None, str], list[str]] = {}
-    for turn in turns:
-        families.setdefault((turn.parent_id, turn.turn_type), []).append(turn.public_id)
+def outline(session: ChatSession) -> list[dict[str, str | None]]:
+    """Each turn's id, parent and type, in order: enough to find a branch, without a text."""
+    rows = session.turns.order_by("id")
+    names = rows.values_list("public_id", "parent__public_id", "turn_type")
+    return [dict(zip(("id", "parent", "turn_type"), row, strict=True)) for row in names]
+
+
+def turns_json(session: ChatSession, only: Collection[str] | None = None) -> list[dict[str, Any]]:
+    """All turns of a session, or those of these ids, with siblings found in one pass."""
+    families: dict[tuple[str | None, str | None], list[str]] = {}
+    for row in outline(session):
+        families.setdefault((row["parent"], row["turn_type"]), []).append(str(row["id"]))
+    turns = turns_of(session)
+    if only is not None:
+        turns = turns.filter(public_id__in=only)
     hidden = blind_turns(session)
     return [
-        turn_json(turn, families[turn.parent_id, turn.turn_type], blind=turn.pk in hidden)
+        turn_json(
+            turn,
+            families[turn.parent and turn.parent.public_id, turn.turn_type],
+            blind=turn.pk in hidden,
+        )
         for turn in turns
     ]
 

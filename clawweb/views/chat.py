@@ -19,9 +19,11 @@ from django.views.decorators.http import require_GET
 from clawweb.models import ChatSession, Turn, User
 from clawweb.selectors.chat import (
     active_reasons,
+    outline,
     session_of,
     sessions_of,
     sessions_with,
+    turn_of,
     turns_json,
 )
 from clawweb.selectors.comparisons import (
@@ -33,6 +35,7 @@ from clawweb.selectors.judging import is_judged_for
 from clawweb.selectors.learning import agent_status
 
 LISTED = 60
+SHOWN = 40  # turns of a chat at first, and at each step back
 
 
 @require_GET
@@ -46,7 +49,9 @@ def home(request: HttpRequest) -> HttpResponse:
 def chat(request: HttpRequest, session_id: str | None = None) -> HttpResponse:
     """The page as the rows have it; a running reply is followed from there by the script."""
     session = own_session(request.user, session_id) if session_id else None
-    turns = branch(turns_json(session), request.GET.get("turn")) if session else []
+    path = branch(outline(session), request.GET.get("turn")) if session else []
+    path, has_earlier = newest(path, request.GET.get("turn"))
+    turns = turns_json(session, path) if session else []
     return render(
         request,
         "chat/chat.html",
@@ -54,6 +59,7 @@ def chat(request: HttpRequest, session_id: str | None = None) -> HttpResponse:
             "session": session,
             "temporary": session.temporary if session else request.GET.get("temporary") == "1",
             "turns": turns,
+            "has_earlier": has_earlier,
             "memory_begins": memory_begins(turns),
             "reasons": active_reasons(),
             "days": days(request.user),
@@ -64,6 +70,25 @@ def chat(request: HttpRequest, session_id: str | None = None) -> HttpResponse:
             "offer": offered_version(request.user, turns[-1]["id"]) if turns else None,
         },
     )
+
+
+@never_cache
+@login_required
+@require_GET
+def earlier_part(request: HttpRequest, turn_id: str) -> HttpResponse:
+    """The turns of the branch before this one, as many as the page shows at first."""
+    try:
+        turn = turn_of(request.user, turn_id)
+        path = [str(row["id"]) for row in branch(outline(turn.session), turn_id)]
+        before = path[: path.index(turn_id)]
+    except (Turn.DoesNotExist, ValueError):  # another's; or no turn of a conversation
+        raise Http404(_("You have no chat with that address.")) from None
+    context = {
+        "turns": turns_json(turn.session, before[-SHOWN:]),
+        "has_earlier": len(before) > SHOWN,
+        "memory_begins": memory_begins([{"id": path[-1]}]),
+    }
+    return render(request, "chat/_earlier.html", context)
 
 
 @never_cache
@@ -112,6 +137,16 @@ def branch(turns: Sequence[dict[str, Any]], through: str | None = None) -> list[
         path.append(at)
         at = by_id.get(at["parent"])
     return path[::-1]
+
+
+def newest(path: Sequence[dict[str, Any]], named: str | None = None) -> tuple[list[str], bool]:
+    """The ids at a branch's end that a page shows at first, from a named turn on when that is
+    earlier, and whether there are more before them."""
+    ids = [str(row["id"]) for row in path]
+    start = max(0, len(ids) - SHOWN)
+    if named in ids:
+        start = min(start, ids.index(named))
+    return ids[start:], start > 0
 
 
 def memory_begins(turns: Sequence[dict[str, Any]]) -> str | None:

@@ -1,8 +1,9 @@
 // JSON calls to our own API. A refusal becomes a Problem whose message is a sentence for the user.
 
 export class Problem extends Error {
-  constructor(status, title, detail) {
+  constructor(status, title, detail, request = "") {
     super(detail || title);
+    this.request = request; // its id, under which the server's log has it; of errors on its side
     this.status = status;
     this.title = title;
   }
@@ -34,22 +35,21 @@ async function problemOf(response) {
   if (response.status === 401) {
     return new Problem(401, "signed_out", gettext("You are signed out. Sign in again in another tab."));
   }
+  const request = response.status >= 500 ? response.headers.get("X-Request-Id") ?? "" : "";
   try {
     const body = await response.json();
     const detail = typeof body.detail === "string" ? body.detail : "";
     if (response.status === 403 && /csrf/i.test(detail)) {
       return new Problem(403, "csrf", gettext("This page is out of date. Load it again and repeat what you did."));
     }
-    return new Problem(response.status, body.title ?? "", detail || body.title || wordsFor(response));
+    return new Problem(response.status, body.title ?? "", detail || body.title || wordsFor(response), request);
   } catch {
-    return new Problem(response.status, "", wordsFor(response));
+    return new Problem(response.status, "", wordsFor(response), request);
   }
 }
 
 function wordsFor(response) {
-  const id = response.headers.get("X-Request-Id");
-  const words = interpolate(gettext("The server answered with error %s."), [response.status]);
-  return id ? `${words} ${interpolate(gettext("(request %s)"), [id])}` : words;
+  return interpolate(gettext("The server answered with error %s."), [response.status]);
 }
 
 export async function page(url) {

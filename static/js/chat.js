@@ -1,7 +1,9 @@
 // The chat page: what the socket says goes into the thread; what the user does goes into the socket.
 
 import { call } from "./api.js";
-import { Composer } from "./composer.js";
+import { Composer, draftKey } from "./composer.js";
+import { watchEarlier } from "./earlier.js";
+import { watchKeys } from "./keys.js";
 import { notify } from "./notices.js";
 import { refresh } from "./parts.js";
 import { Follow } from "./scroll.js";
@@ -18,7 +20,7 @@ const unsent = new Map(); // client_id -> {message, view, wasSent}
 const say = (words) => { status.textContent = words; };
 const thread = new Thread(document.getElementById("turns"), { say, onAgain: regenerate, onEdit: edit });
 const composer = new Composer(document.getElementById("composer"), {
-  key: () => `draft:${root.dataset.user}:${root.dataset.session || "new"}`,
+  key: () => draftKey(root.dataset.user, root.dataset.session),
   onSend: send,
 });
 
@@ -91,7 +93,7 @@ const handlers = {
     const view = thread.get(turn);
     if (!view) return;
     if (!view.append(cursor, text)) followReply(view);
-    follow.follow();
+    follow.soon();
   },
   done({ turn }) {
     const view = thread.get(turn.id);
@@ -144,7 +146,7 @@ async function opened() {
 
 async function resync() {
   try {
-    const session = await call("GET", `/api/sessions/${root.dataset.session}`);
+    const session = await call("GET", `/api/sessions/${root.dataset.session}?last=40`);
     for (const turn of session.turns) thread.get(turn.id)?.update(turn);
     composer.busy(Boolean(thread.running()));
   } catch {
@@ -178,13 +180,9 @@ watchSessions({ root, list: sessions, find: document.getElementById("find") });
 for (const button of document.querySelectorAll("[data-starter]")) {
   button.addEventListener("click", () => send(button.textContent));
 }
-document.getElementById("side-toggle").addEventListener("click", ({ currentTarget }) => {
-  const open = root.classList.toggle("side-open");
-  currentTarget.setAttribute("aria-expanded", String(open));
-});
-document.getElementById("thread").addEventListener("pointerdown", () => {
-  root.classList.remove("side-open");
-  document.getElementById("side-toggle").setAttribute("aria-expanded", "false");
+watchKeys(thread, root);
+watchEarlier({
+  place: document.getElementById("earlier"), thread, scroller: document.getElementById("thread"), say,
 });
 addEventListener("pagehide", () => {
   thread.leave();
@@ -193,6 +191,6 @@ addEventListener("pagehide", () => {
 });
 
 composer.busy(Boolean(thread.running()));
-follow.pin();
+if (thread.last()) follow.pin(); // an empty chat is read from its top
 if (connection.isOpen) opened();
 if (matchMedia("(pointer: fine)").matches) composer.box.focus();

@@ -1,5 +1,14 @@
 // The message box: Enter sends, Shift+Enter breaks the line, the draft outlives the page.
 
+const DRAFT = "draft:";
+
+// What was being written, by user and chat, stays in the browser until it is sent.
+export const draftKey = (user, chat) => `${DRAFT}${user}:${chat || "new"}`;
+
+export function forgetDrafts() {
+  for (const key of Object.keys(localStorage)) if (key.startsWith(DRAFT)) localStorage.removeItem(key);
+}
+
 export class Composer {
   constructor(form, { key, onSend }) {
     this.form = form;
@@ -51,6 +60,9 @@ export class Composer {
   }
 
   busy(isBusy) {
+    // The button that goes takes the focus with it.
+    const going = isBusy ? this.sendButton : this.stopButton;
+    if (document.activeElement === going) this.box.focus();
     this.stopButton.hidden = !isBusy;
     this.sendButton.hidden = isBusy;
   }

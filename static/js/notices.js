@@ -32,3 +32,19 @@ export function notify(text, undo = null) {
     timer = setTimeout(() => notice.remove(), 2000);
   });
 }
+
+// What went wrong; with an error of the server's the id by which an admin finds it in the log.
+export function complain(problem) {
+  if (!problem.request) return notify(problem.message);
+  return notify(problem.message, {
+    label: gettext("Copy the error's id"),
+    act: async () => {
+      try {
+        await navigator.clipboard.writeText(problem.request);
+        notify(gettext("Copied."));
+      } catch {
+        notify(problem.request);
+      }
+    },
+  });
+}

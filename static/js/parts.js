@@ -24,7 +24,8 @@ export async function refresh(element) {
 }
 
 function swap(element, html) {
-  const focused = element.contains(document.activeElement) ? document.activeElement.id : "";
+  const hadFocus = element.contains(document.activeElement);
+  const focused = hadFocus ? document.activeElement.id : "";
   const open = [...element.querySelectorAll("details[open][id]")].map((details) => details.id);
   const fresh = document.createElement("template");
   fresh.innerHTML = html; // rendered and escaped by our own templates
@@ -33,7 +34,11 @@ function swap(element, html) {
     const details = document.getElementById(id);
     if (details) details.open = true;
   }
-  if (focused) document.getElementById(focused)?.focus();
+  if (hadFocus) {
+    const place = document.getElementById(focused) ?? element; // what had it may be gone
+    if (place === element) element.tabIndex = -1;
+    place.focus({ preventScroll: true });
+  }
   document.dispatchEvent(new CustomEvent("part", { detail: element }));
 }
 

@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { correctionIn, watchCorrection } from "./correction.js";
-import { notify } from "./notices.js";
+import { complain } from "./notices.js";
 
 const STILL_WRITING = 12_000; // the server waits 20 s for a reason after the last word from here
 
@@ -40,8 +40,16 @@ export class Rating {
       turn.feedback = before;
       this.dropStrip();
       this.view.paintVote(turn);
-      notify(problem.message);
+      complain(problem);
     }
+  }
+
+  // Straight to what was wanted instead.
+  correct() {
+    if (this.view.turn.feedback?.value !== -1) this.vote(-1);
+    const strip = this.openStrip();
+    strip.querySelector("details").open = true;
+    strip.elements.correction.focus();
   }
 
   received(receipt) {

@@ -44,6 +44,14 @@ export class Follow {
     this.follow();
   }
 
+  // With the next picture: to look at the height at every token would lay the page out each time.
+  soon() {
+    this.frame ??= requestAnimationFrame(() => {
+      this.frame = null;
+      this.follow();
+    });
+  }
+
   follow() {
     if (this.pinned) this.thread.scrollTop = this.thread.scrollHeight;
   }

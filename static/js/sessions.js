@@ -1,12 +1,13 @@
 // The list of chats: search, and each chat's menu (rename, pin, keep out of training, delete).
 
 import { call } from "./api.js";
-import { notify } from "./notices.js";
+import { complain, notify } from "./notices.js";
 import { refresh } from "./parts.js";
 
 const PAUSE = 250; // ms after the last letter before the list is asked for
 
 export function watchSessions({ root, list, find }) {
+  watchDrawer(root);
   let timer = null;
   find.addEventListener("input", () => {
     clearTimeout(timer);
@@ -78,7 +79,7 @@ export function watchSessions({ root, list, find }) {
         notify(session.locked ? gettext("This chat is kept out of training.") : gettext("This chat may train your agent."));
       }
     } catch (problem) {
-      notify(problem.message);
+      complain(problem);
     }
     refresh(list);
   }
@@ -88,7 +89,7 @@ export function watchSessions({ root, list, find }) {
     try {
       await call("DELETE", address(id));
     } catch (problem) {
-      notify(problem.message);
+      complain(problem);
       return;
     }
     item.hidden = true;
@@ -99,7 +100,7 @@ export function watchSessions({ root, list, find }) {
           await call("POST", `${address(id)}/restore`, {});
           if (id === root.dataset.session) location.reload();
         } catch (problem) {
-          notify(problem.message);
+          complain(problem);
         }
         refresh(list);
       },
@@ -107,6 +108,26 @@ export function watchSessions({ root, list, find }) {
     if (id === root.dataset.session) root.classList.add("is-deleted");
     refresh(list);
   }
+}
+
+// On a narrow screen the list is a drawer: the button opens it; Esc or a touch beside it closes it.
+function watchDrawer(root) {
+  const toggle = document.getElementById("side-toggle");
+  const set = (open) => {
+    root.classList.toggle("side-open", open);
+    toggle.setAttribute("aria-expanded", String(open));
+  };
+  toggle.addEventListener("click", () => {
+    set(!root.classList.contains("side-open"));
+    if (root.classList.contains("side-open")) root.querySelector(".side a").focus();
+  });
+  document.getElementById("thread").addEventListener("pointerdown", () => set(false));
+  root.querySelector(".side").addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !root.classList.contains("side-open")) return;
+    event.stopPropagation(); // it stops no reply
+    set(false);
+    toggle.focus();
+  });
 }
 
 function address(id) {

@@ -1,7 +1,9 @@
-// What every page has: theme, menus, the reconnecting banner, buttons that post, times, live parts.
+// What every page has: theme, menus, the buttons that post, times, live parts.
 
 import { call } from "./api.js";
-import { notify } from "./notices.js";
+import "./banner.js";
+import { forgetDrafts } from "./composer.js";
+import { complain, notify } from "./notices.js";
 import { watchParts } from "./parts.js";
 import { connection } from "./socket.js";
 import { paintTimes } from "./times.js";
@@ -43,7 +45,7 @@ document.addEventListener("click", async (event) => {
     const id = button.dataset.id ?? null;
     document.dispatchEvent(new CustomEvent("changed", { detail: { what, id } }));
   } catch (problem) {
-    notify(problem.message);
+    complain(problem);
   } finally {
     button.disabled = false;
     if (document.activeElement === document.body) button.focus(); // it was lost with `disabled`
@@ -63,44 +65,12 @@ document.addEventListener("click", async (event) => {
   }
 });
 
-// The banner: after a second, so that a page change does not flash it.
-const banner = document.getElementById("connection");
-let ticking = null;
-
-function showBanner(words, { again = false } = {}) {
-  if (banner.firstChild?.textContent !== words || banner.hidden) {
-    const text = document.createElement("span");
-    text.textContent = words;
-    banner.replaceChildren(text);
-    if (again) {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.className = "small";
-      button.textContent = gettext("Try now");
-      button.addEventListener("click", () => connection.now());
-      banner.append(button);
-    }
-  }
-  banner.hidden = false;
-}
-
-function onState(state) {
-  clearTimeout(ticking);
-  if (state === "open") {
-    banner.hidden = true;
-  } else if (state === "signed_out") {
-    const next = encodeURIComponent(location.pathname + location.search);
-    location.assign(`/signin/?next=${next}`);
-  } else if (state === "refused") {
-    showBanner(gettext("Live updates are refused: this page was opened under another address than the server expects."));
-  } else {
-    ticking = setTimeout(() => {
-      showBanner(gettext("Connection lost. What you have is kept; trying again."), { again: true });
-    }, 1200);
-  }
-}
-
-connection.addEventListener("state", ({ detail }) => onState(detail));
+// Forms that cannot be undone ask first. Who signs out leaves no drafts behind.
+document.addEventListener("submit", (event) => {
+  const { confirm: question } = event.target.dataset;
+  if (question && !confirm(question)) event.preventDefault();
+  if (event.target.matches("[data-signout]")) forgetDrafts();
+});
 
 // A version that goes live says so wherever its user is.
 let live = null;

@@ -24,6 +24,13 @@ export class Thread {
     });
   }
 
+  prepend(turns, nodes) {
+    this.element.prepend(...nodes);
+    this.views.unshift(...turns.map((turn) => (
+      this.wire(new TurnView(document.getElementById(turn.id), turn))
+    )));
+  }
+
   wire(view) {
     const rating = new Rating(view, {
       say: this.say, onReceipt: (rated, receipt) => this.showReceipt(rated, receipt),
@@ -97,11 +104,17 @@ export class Thread {
       return;
     }
     const parent = turn.parent ? this.get(turn.parent) : null;
-    if (turn.parent && !parent) return;
-    for (const view of this.views.slice(parent ? this.views.indexOf(parent) + 1 : 0)) this.remove(view);
+    // What it follows may be among the earlier turns that are not shown; its siblings then tell.
+    let from = this.views.findIndex(({ turn: other }) => other.parent === turn.parent);
+    if (parent) from = this.views.indexOf(parent) + 1;
+    if (from < 0 && turn.parent) return;
+    const gone = this.views.slice(Math.max(from, 0));
+    const hadFocus = gone.some(({ article }) => article.contains(document.activeElement));
+    for (const view of gone) this.remove(view);
     const view = this.wire(new TurnView(TurnView.blank(), turn));
     this.element.append(view.article);
     this.views.push(view);
+    if (hadFocus) view.article.focus({ preventScroll: true }); // else it would be nowhere
   }
 
   // Another answer in the place of one: what followed that one is another branch.

@@ -8,6 +8,7 @@ export class TurnView {
   constructor(article, turn) {
     this.article = article;
     this.shown = 0; // characters (code points) of the reply on the page, as the server counts them
+    this.late = ""; // what of them the next frame paints
     this.update(turn);
   }
 
@@ -47,6 +48,7 @@ export class TurnView {
   paintReply(turn, was) {
     const reply = this.part("reply");
     const length = Array.from(turn.reply).length;
+    if (!this.isUnfinished || length >= this.shown) this.late = ""; // it is in what is painted now
     if (!this.isUnfinished) {
       if (turn.html !== was?.html || !was) reply.innerHTML = turn.html ?? ""; // sanitized by the server
       reply.classList.toggle("plain", turn.html === null);
@@ -66,12 +68,22 @@ export class TurnView {
     const points = Array.from(text);
     const start = cursor - points.length;
     if (start > this.shown) return false;
-    this.part("reply").append(points.slice(this.shown - start).join(""));
-    this.part("waiting").hidden = true;
+    if (!this.late) requestAnimationFrame(() => this.paintLate());
+    this.late += points.slice(this.shown - start).join("");
     this.shown = cursor;
     this.turn.state = "streaming";
     this.article.dataset.state = "streaming";
     return true;
+  }
+
+  // Tokens may come faster than the screen shows pictures: one node and one layout for each picture.
+  paintLate() {
+    if (!this.late) return;
+    const reply = this.part("reply");
+    if (reply.lastChild?.nodeType === Node.TEXT_NODE) reply.lastChild.appendData(this.late);
+    else reply.append(this.late);
+    this.late = "";
+    this.part("waiting").hidden = true;
   }
 
   paintTrouble(turn) {

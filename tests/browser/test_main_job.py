@@ -176,7 +176,7 @@ def roll_back(page: Page) -> None:
     page.get_by_role("button", name="Roll back").click()
     expect(page.get_by_text("The base model answers now.")).to_be_visible()
     expect(page.get_by_text("rolled back", exact=True)).to_be_visible()
-    expect(page.get_by_role("button", name="Make version 1 live")).to_be_visible()
+    expect(page.get_by_role("button", name="Make live: version 1")).to_be_visible()
 
 
 def test_a_reload_in_mid_answer_loses_nothing(visit: Visit) -> None:

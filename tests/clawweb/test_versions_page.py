@@ -67,7 +67,7 @@ def test_versions_of_another_base_are_out_and_say_why(alice, page) -> None:
     text = page()
     assert "trained on another base model than is served now" in text
     assert "is-out" in text
-    assert "Make version 1 live" not in text
+    assert "Make live: version 1" not in text
     assert "Try version 1" not in text
 
 
