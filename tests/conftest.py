@@ -14,6 +14,11 @@ from clawweb.config import config
 from tests.realstack import stack as stack  # the fixture
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cuts", type=int, default=1, help="how often a reply is cut off")
+    parser.addoption("--seed", type=int, default=0, help="where random tests begin; 0 = anywhere")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def model_folder() -> Path:
     """A two-layer random model as the installation's base."""

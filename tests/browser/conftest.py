@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
+from tests.browser.demo import demo as demo  # the fixture
 from tests.prepare import chromium
 from tests.realstack import Stack
 

@@ -1,0 +1,106 @@
+"""The chat without a connection: it says so and when it tries again, keeps what is written, sends
+it once afterwards; what goes wrong on the server comes with the id that its log has. And what the
+page weighs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, Response, Route, expect
+
+from tests.browser.demo import Demo
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180, method="signal")]
+
+BUDGET = 120_000  # bytes on the wire for the first load
+
+
+@pytest.fixture
+def page(browser: Browser, demo: Demo) -> Iterator[Page]:
+    context = demo.context(browser, "newcomer", viewport={"width": 1280, "height": 800})
+    yield context.new_page()
+    context.close()
+
+
+def box(page: Page):  # type: ignore[no-untyped-def]
+    return page.get_by_label("Your message")
+
+
+def test_a_message_written_offline_is_sent_once_later(page: Page, demo: Demo) -> None:
+    page.goto("/chat/")
+    connected(page)
+    with demo.writing(200):
+        page.context.set_offline(True)
+        expect(page.locator("#connection")).to_contain_text("You are offline.")
+        expect(page.locator("#connection .left")).to_have_text(
+            re.compile(r"Next try in \d+ second|Trying")
+        )
+        box(page).fill("Are you there?")
+        page.keyboard.press("Enter")
+        turn = page.locator(".turn")
+        expect(turn.locator(".unsent")).to_contain_text("Not sent yet")
+        box(page).fill("and another thought")  # the box stays of use
+        page.context.set_offline(False)
+        expect(turn).to_have_attribute("data-state", "complete")
+        expect(turn.locator(".unsent")).to_be_hidden()
+        expect(page.locator("#connection")).to_be_hidden()
+    assert turn.count() == 1
+    expect(box(page)).to_have_value("and another thought")
+
+
+def connected(page: Page) -> None:
+    page.wait_for_function("document.querySelector('#connection').hidden")
+    page.wait_for_load_state("networkidle")
+
+
+def test_drafts_are_kept_by_chat_until_its_user_signs_out(browser: Browser, demo: Demo) -> None:
+    # With a session of its own: signing out ends it.
+    context = demo.context(browser, "guest", viewport={"width": 1280, "height": 800})
+    page = context.new_page()
+    page.goto("/chat/")
+    box(page).fill("half a thought")
+    page.goto("/chat/?temporary=1")
+    page.goto("/chat/")
+    expect(box(page)).to_have_value("half a thought")
+    page.get_by_label("Menu of guest").click()
+    page.get_by_role("button", name="Sign out").click()
+    page.wait_for_url("**/signin/**")
+    assert page.evaluate("Object.keys(localStorage).filter((key) => key.startsWith('draft'))") == []
+    context.close()
+
+
+def test_an_error_of_the_server_comes_with_its_id(page: Page, demo: Demo) -> None:
+    def broken(route: Route) -> None:
+        route.fulfill(status=500, body="", headers={"X-Request-Id": "0123456789ab"})
+
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.route("**/api/jobs", broken)
+    page.goto("/chat/")
+    page.get_by_role("button", name="Train now").click()
+    expect(page.get_by_text("The server answered with error 500.")).to_be_visible()
+    page.get_by_role("button", name="Copy the error's id").click()
+    expect(page.get_by_text("Copied.")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == "0123456789ab"
+
+
+def test_the_first_load_of_the_chat_is_small(browser: Browser, demo: Demo) -> None:
+    context = demo.context(browser, "ada", viewport={"width": 1280, "height": 800})
+    page = context.new_page()
+    answers: list[Response] = []
+    page.on("response", lambda answer: answers.append(answer))
+    page.goto(f"/chat/{demo.places['session_id']}/", wait_until="networkidle")
+    sizes = {answer.url: sum(sizes_of(answer)) for answer in answers}
+    scripts = [a for a in answers if a.url.endswith((".js", ".css"))]
+    packed = [a.header_value("content-encoding") == "gzip" for a in scripts]
+    context.close()
+    assert sum(sizes.values()) < BUDGET, sorted(sizes.items(), key=lambda pair: -pair[1])
+    assert len(packed) > 5
+    assert all(packed)
+
+
+def sizes_of(answer: Response) -> tuple[int, int]:
+    """Bytes on the wire: headers and the body as it came, packed or not."""
+    sizes = answer.request.sizes()
+    return sizes["responseHeadersSize"], sizes["responseBodySize"]
