@@ -1,5 +1,5 @@
-"""What the tests need besides .venv: a Chromium, GNU gettext, the npm package `openai` on Node, the
-base model. `make test` runs it first."""
+"""What the tests need besides .venv: a Chromium, GNU gettext, Node with two npm packages, the base
+model. `make test` runs it first."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(command: list[str], **options: Any) -> bool:
 
 
 def npm_package() -> bool:
-    """Whether the package of the lock file lies beside it; installed when it does not."""
+    """Whether the packages of the lock file lie beside it; installed when they do not."""
     there = CLIENTS / "node_modules" / ".package-lock.json"
     lock = CLIENTS / "package-lock.json"
     if there.exists() and there.stat().st_mtime >= lock.stat().st_mtime:
@@ -76,7 +76,7 @@ def main() -> int:
         install("gettext")
     if not shutil.which("xgettext") and missing("GETTEXT", "THE SEARCH FOR UNTRANSLATED TEXTS"):
         return 1
-    if not npm_package() and missing("NPM PACKAGE openai", "THE TESTS OF IT"):
+    if not npm_package() and missing("NPM PACKAGE openai OR axe-core", "THE TESTS OF THEM"):
         return 1
     # The tests' own model, whatever this shell's settings name.
     plain = {name: value for name, value in os.environ.items() if not name.startswith("CLAWWEB_")}

@@ -1,0 +1,115 @@
+"""Every page that people can see, by axe: WCAG 2.2 AA in both themes, at a desk and on a phone,
+with data and without; and no page that has to be pushed sideways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.urls import URLPattern
+from playwright.sync_api import Browser, BrowserContext, Page
+
+from clawweb.urls import pages
+from tests.browser.demo import Demo
+from tests.prepare import CLIENTS
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180, method="signal")]
+
+AXE = CLIENTS / "node_modules" / "axe-core" / "axe.min.js"
+DESK, PHONE, ZOOMED = 1280, 360, 320  # 320 is also 1280 at 400 %
+SERIOUS = ("serious", "critical")
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+FIND = """async ([rules, only]) => {
+  const runOnly = only ? { type: "rule", values: only } : { type: "tag", values: rules };
+  const found = await axe.run(document, { runOnly, resultTypes: ["violations"] });
+  return found.violations.map(({ id, impact, help, nodes }) => ({
+    id, impact, help, where: nodes.slice(0, 5).map((at) => `${at.target} ${at.failureSummary}`),
+  }));
+}"""
+OVERFLOW = """() => {
+  const wide = document.documentElement.clientWidth;
+  if (document.documentElement.scrollWidth <= wide) return [];
+  return [...document.querySelectorAll("body *")]
+    .filter((each) => each.getBoundingClientRect().right > wide + 1)
+    .slice(0, 8).map((each) => `${each.tagName}.${each.className} ${each.id}`);
+}"""
+ADMIN = ["/admin/", "/admin/clawweb/user/", "/admin/clawweb/feedbackreason/", "/api/docs"]
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    if not AXE.exists():
+        pytest.skip("the npm package axe-core is not installed; `make test` does it")
+    return AXE.read_text()
+
+
+@pytest.fixture(scope="module")
+def contexts(browser: Browser, demo: Demo) -> Iterator[dict[str, BrowserContext]]:
+    opened = {name: demo.context(browser, name) for name in ("", *demo.cookies)}
+    yield opened
+    for each in opened.values():
+        each.close()
+
+
+def findings(page: Page, axe: str, *, only: list[str] | None = None) -> list[dict[str, Any]]:
+    """What axe calls serious or critical on the page as it is."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(axe)
+    found = page.evaluate(FIND, [RULES, only])
+    return [each for each in found if each["impact"] in SERIOUS]
+
+
+def wear(page: Page, theme: str) -> None:
+    page.evaluate("theme => { document.documentElement.dataset.theme = theme; }", theme)
+
+
+def complaints(page: Page, axe: str) -> list[Any]:
+    """In both themes and at each width. A theme changes colours alone."""
+    said: list[Any] = []
+    for width in (DESK, PHONE):
+        page.set_viewport_size({"width": width, "height": 800})
+        wear(page, "light")
+        said += [(width, "light", each) for each in findings(page, axe)]
+        wear(page, "dark")
+        dark = findings(page, axe, only=["color-contrast"])
+        said += [(width, "dark", each) for each in dark]
+    page.set_viewport_size({"width": ZOOMED, "height": 640})
+    wide: list[str] = []
+    for _ in range(10):  # charts follow a window's size a moment later
+        wide = page.evaluate(OVERFLOW)
+        if not wide:
+            break
+        page.wait_for_timeout(200)
+    return said + [("wider than 320 px", each) for each in wide]
+
+
+CASES = [
+    *(("ada", pattern) for pattern in pages),
+    *(("newcomer", pattern) for pattern in pages if not pattern.pattern.converters),
+    *(("root", pattern) for pattern in pages if pattern.name in ("jobs", "job", "settings")),
+    *(("", pattern) for pattern in pages if pattern.name in ("signin", "signin_link")),
+]
+
+
+@pytest.mark.parametrize(
+    ("username", "pattern"), CASES, ids=[f"{name or 'nobody'}-{each.name}" for name, each in CASES]
+)
+def test_a_page_is_for_everyone(
+    username: str,
+    pattern: URLPattern,
+    contexts: dict[str, BrowserContext],
+    demo: Demo,
+    axe: str,
+) -> None:
+    path = demo.address(pattern)
+    answer = contexts[username].request.get(path, max_redirects=0)
+    if answer.status in (302, 405) or "html" not in answer.headers["content-type"]:
+        pytest.skip("no page of its own: it leads on, takes a form, or answers a script")
+    page = contexts[username].new_page()
+    try:
+        page.goto(path)
+        said = complaints(page, axe)
+    finally:
+        page.close()
+    assert not said, "\n".join([f"{path}, {username or 'signed out'}:", *map(str, said)])
