@@ -78,3 +78,11 @@ bench-trainer: install  ## One update against TRL's and a plain peft loop's: spe
 .PHONY: bench-gateway
 bench-gateway: install  ## What the gateway adds to vLLM: first token, request, CPU per token; ten minutes
 	PYTHONPATH=. $(BIN)/python bench/gateway/run.py $(ARGS)
+
+.PHONY: bench-chat
+bench-chat: install  ## A fast reply in a chat of 2,000 turns: opening, typing, long tasks, memory; two minutes
+	PYTHONPATH=. $(BIN)/python bench/chat/run.py $(ARGS)
+
+.PHONY: screenshots
+screenshots: install  ## Pictures of every page into docs/screenshots, both themes, two widths; five minutes
+	PYTHONPATH=. $(BIN)/python -m tests.screenshots
