@@ -127,12 +127,13 @@ def test_an_accepted_version_is_deployed_and_the_next_job_starts_from_it(
 
 def test_a_job_that_is_asked_to_end_tests_what_it_has_reached(alice, monkeypatch):
     monkeypatch.setattr(training_run.Keeper, "enough", lambda _: True)
-    job = job_of(alice, 9)  # two steps on rated replies, then re-answers
+    step = TrainConfig().batch_size
+    job = job_of(alice, step + 1)  # two steps on rated replies, then re-answers
     training_run.run(job.public_id)
     job.refresh_from_db()
     assert job.metrics.count() == 1
     assert job.child is not None
-    assert job.job_samples.filter(role="new").count() == 8
+    assert job.job_samples.filter(role="new").count() == step
     left = TrainingSample.objects.order_by("pk").last()
     assert (left.state, left.job) == ("ready", None)
 
