@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.models import Group
 from django.core.exceptions import PermissionDenied
@@ -15,7 +15,8 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext_lazy as _
 
 from clawweb import models
-from clawweb.services import audit
+from clawweb.services import audit, erasure
+from clawweb.services.errors import ServiceError
 from clawweb.tables import as_csv
 
 admin.site.site_header = _("clawweb: admin tables")
@@ -107,6 +108,20 @@ class PersonAdmin(Audited, UserAdmin):
     )
     readonly_fields = [*CHOSEN, "last_login", "date_joined"]
 
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.is_superuser
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """Not the rows, of which there are many; that all of them go is what matters."""
+        told = [_("%(name)s, with all chats, ratings and versions") % {"name": row} for row in objs]
+        return told, {}, set(), []
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        try:
+            erasure.erase_user(obj)
+        except ServiceError as exc:
+            self.message_user(request, str(exc), messages.ERROR)
+
     def user_change_password(
         self, request: HttpRequest, id: str, form_url: str = ""
     ) -> HttpResponse:
@@ -115,9 +130,6 @@ class PersonAdmin(Audited, UserAdmin):
         if request.method == "POST" and response.status_code == 302:
             audit.record("set_password", models.User.objects.get(pk=id))
         return response
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
 
 @admin.register(models.FeedbackReason)

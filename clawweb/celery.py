@@ -42,6 +42,11 @@ app.conf.update(
             "schedule": config().sweep_seconds,
             "options": {"expires": config().sweep_seconds},
         },
+        "retention": {
+            "task": "clawweb.tasks.let_go",
+            "schedule": 3600.0,
+            "options": {"expires": 3600},
+        },
         "settle": {"task": "clawweb.tasks.settle", "schedule": 5.0, "options": {"expires": 5}},
     },
 )

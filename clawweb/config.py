@@ -13,6 +13,7 @@ import tempfile
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -32,18 +33,19 @@ class Config(BaseSettings):
     secret_key: str = ""  # empty = var/secret_key, made on first use
 
     # Web
-    host: str = "127.0.0.1"
-    port: int = Field(8000, ge=1, le=65535)
-    web_workers: int = Field(1, ge=1)
+    host: str = "127.0.0.1"  # the address that the web server listens on
+    port: int = Field(8000, ge=1, le=65535)  # and the port
+    web_workers: int = Field(1, ge=1)  # processes of the web server
     allowed_hosts: str = ""  # comma-separated, besides loopback and `host`
     trusted_proxy: bool = False  # believe X-Forwarded-Proto and -For
-    debug: bool = False
+    sign_up: Literal["closed", "pending", "open"] = "closed"  # may strangers make an account
+    debug: bool = False  # Django's: never where others can reach it
     metrics_token: str = ""  # needed for /metrics from anywhere but loopback
 
     # Model and serving
     base_model: str = ""  # a local folder or hub id; empty = SmolLM2-135M-Instruct under var/models
     vllm_url: str = ""  # empty = `make run` starts one; several with commas between
-    vllm_port: int = Field(8100, ge=1, le=65535)
+    vllm_port: int = Field(8100, ge=1, le=65535)  # of our own model server
     vllm_key: str = ""  # empty = var/vllm_key, made on first use
     vllm_cpu_bind: str = ""  # VLLM_CPU_OMP_THREADS_BIND of our server; empty = vLLM's own choice
     vllm_dtype: str = ""  # empty = float32 on a CPU, bfloat16 on a GPU
@@ -62,6 +64,18 @@ class Config(BaseSettings):
     requests_per_minute: int = Field(600, ge=0)  # per key; 0 = no limit, here and below
     tokens_per_minute: int = Field(0, ge=0)  # per key, prompt plus reply
     concurrent: int = Field(32, ge=0)  # requests of a key at once
+
+    # Quotas of one user; the admin's tables have a user's own. 0 = none
+    tokens_per_day: int = Field(0, ge=0)  # prompts plus replies, from midnight UTC
+    training_minutes_per_week: int = Field(0, ge=0)  # of jobs, from Monday UTC
+    versions_kept: int = Field(5, ge=1)  # the newest; live, previous and pinned ones stay anyway
+    disk_mib: int = Field(0, ge=0)  # of a user's versions; no job starts beyond it
+
+    # Retention, in days; 0 = for ever
+    keep_chats_days: int = Field(0, ge=0)  # since anything was last said; not pinned ones
+    keep_metrics_days: int = Field(0, ge=0)  # what training steps measured
+    keep_events_days: int = Field(0, ge=0)  # what happened to jobs and versions
+    keep_audit_days: int = Field(0, ge=0)  # the audit log
 
     # Judge
     judge_url: str = ""  # an OpenAI-compatible endpoint's base URL, with /v1; empty = no judge

@@ -37,12 +37,12 @@ class NudgeConsumer(AsyncJsonWebsocketConsumer):
         await self.accept()
         if not self._same_origin():
             await self.close(WRONG_ORIGIN)
-        elif user is None or not user.is_authenticated:
+        elif user is None or not user.is_authenticated or user.is_pending:
             await self.close(SIGNED_OUT)
         else:
             self.user: User = user
             await self._join(events.group(user.pk))
-            if user.is_superuser:
+            if user.runs_training:
                 await self._join(events.ADMINS)
 
     async def _join(self, name: str) -> None:

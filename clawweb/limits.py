@@ -171,12 +171,21 @@ def book(key: ApiKey, tokens: int) -> None:
 def note_wrong_key(address: str) -> None:
     """Count a wrong key from this address; Refused when there are too many. Who has a right one is
     never held up by a neighbour."""
-    limits = Limits(requests=WRONG_KEYS, tokens=0, concurrent=0)
+    _note(f"limit:wrong:{address}", WRONG_KEYS, "Too many wrong keys from your address. Wait.")
+
+
+def note_attempt(what: str, address: str, most: int) -> None:
+    """Count an attempt at something from this address; Refused after `most` in a minute."""
+    words = "There were too many tries from your address. Wait a minute."
+    _note(f"limit:{what}:{address}", most, words)
+
+
+def _note(name: str, most: int, words: str) -> None:
     try:
-        _enter([f"limit:wrong:{address}", "-", "-"], limits)
+        _enter([name, "-", "-"], Limits(requests=most, tokens=0, concurrent=0))
     except Refused as exc:
         wait = {"Retry-After": exc.headers["Retry-After"]}
-        raise Refused("Too many wrong keys from your address. Wait.", headers=wait) from exc
+        raise Refused(words, headers=wait) from exc
 
 
 def _names(key: int) -> list[str]:

@@ -9,10 +9,13 @@ from inspect import iscoroutinefunction
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
 from django.urls import resolve
 from django.utils.decorators import sync_and_async_middleware
+from django.utils.deprecation import MiddlewareMixin
 
 from clawweb import acting
+from clawweb.models import User
 from clawweb.models.ids import uuid7
 
 _GIVEN = re.compile(r"[A-Za-z0-9._-]{8,64}")
@@ -69,3 +72,24 @@ def programs(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpReques
 
 async def _awaited(response: Awaitable[HttpResponse]) -> HttpResponse:
     return await response
+
+
+class Waiting(MiddlewareMixin):
+    """Who waits for an admin sees that, and nothing else: whatever page there is, or will be."""
+
+    def process_view(
+        self, request: HttpRequest, view: Any, args: Any, kwargs: Any
+    ) -> HttpResponse | None:
+        match = request.resolver_match
+        name = match.url_name if match and not match.namespaces else None
+        if name in _OPEN or request.path_info.startswith("/api/"):  # that one answers for itself
+            return None
+        user: Any = request.user
+        if not user.is_authenticated or not user.is_pending:
+            return None
+        admins = User.objects.filter(is_superuser=True, is_active=True).order_by("id")
+        context = {"user": None, "waiting": user, "admins": [str(row) for row in admins[:5]]}
+        return render(request, "accounts/pending.html", context, status=403)
+
+
+_OPEN = ("signin", "signin_link", "signout", "jsi18n", "language")

@@ -18,11 +18,13 @@ from clawweb.models import Turn, User
 from clawweb.selectors.chat import next_turn
 from clawweb.services import (
     chat,
+    erasure,
     feedback,
     health,
     housekeeping,
     jobs,
     judgements,
+    retention,
     serving,
     sessions,
     transfers,
@@ -128,10 +130,23 @@ def run_transfer(transfer_id: str) -> None:
 
 
 @shared_task
+def let_go() -> None:
+    """What is older than the settings say."""
+    retention.apply()
+
+
+@shared_task
 def sweep() -> None:
     """Find what crashes, lost messages and restarts left behind, from the rows alone."""
     health.beat("beat", "beat", "sent the sweep")
-    steps = (_sweep_turns, _sweep_jobs, _sweep_judgements, _sweep_files, _sweep_engine)
+    steps = (
+        _sweep_turns,
+        _sweep_jobs,
+        _sweep_judgements,
+        _sweep_files,
+        _sweep_erased,
+        _sweep_engine,
+    )
     for step in (*steps, health.forget_dead):
         try:
             step()
@@ -143,6 +158,10 @@ def _sweep_turns() -> None:
     chat.interrupt_abandoned()
     sessions.close_idle()
     housekeeping.erase_deleted()
+
+
+def _sweep_erased() -> None:
+    erasure.finish()
 
 
 def _sweep_jobs() -> None:

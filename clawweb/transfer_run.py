@@ -6,7 +6,9 @@ import contextlib
 import logging
 import os
 import time
+import zipfile
 from pathlib import Path
+from typing import IO
 
 from django.db import transaction
 
@@ -14,6 +16,8 @@ from clawweb.config import config
 from clawweb.keeper import Stopping
 from clawweb.models import Transfer
 from clawweb.records import write_line
+from clawweb.selectors.everything import README, everything
+from clawweb.selectors.everything import count as count_of
 from clawweb.selectors.records import lines_of
 from clawweb.services import transfers
 from clawweb.services.errors import LeaseLost, ServiceError
@@ -59,26 +63,63 @@ def _fail(row: Transfer, words: str) -> None:
 
 def _export(row: Transfer) -> None:
     """The file appears whole, under its name, or not at all."""
-    whole = transfers.folder() / f"{row.public_id}.jsonl"
+    zipped = row.shape == "everything"
+    whole = transfers.folder() / f"{row.public_id}.{'zip' if zipped else 'jsonl'}"
     part = whole.with_name(f"{row.public_id}.{row.lease_token}.part")
-    total, steps = lines_of(row.user, row.shape)
-    count = done = 0
-    told = time.monotonic()
+    write = _write_zip if zipped else _write_lines
     try:
-        with open(part, "x", encoding="utf-8", opener=transfers.private) as file:
-            for done, lines in enumerate(steps, 1):
-                file.writelines(write_line(line) for line in lines)
-                count += len(lines)
-                if time.monotonic() - told >= PROGRESS_SECONDS:
-                    _tell(row, done, total)
-                    told = time.monotonic()
+        with open(part, "xb", opener=transfers.private) as file:
+            count = write(row, file)
             file.flush()
             os.fsync(file.fileno())
-        _tell(row, done, total)
         part.rename(whole)
     finally:
         part.unlink(missing_ok=True)
     transfers.end(row, note=f"{count} lines", file=whole, succeeded=True)
+
+
+def _write_lines(row: Transfer, file: IO[bytes]) -> int:
+    """How many lines were written."""
+    total, steps = lines_of(row.user, row.shape)
+    progress = _Progress(row, total)
+    count = 0
+    for lines in steps:
+        file.writelines(write_line(line).encode() for line in lines)
+        count += len(lines)
+        progress.step()
+    progress.tell()
+    return count
+
+
+def _write_zip(row: Transfer, file: IO[bytes]) -> int:
+    """All that is kept about the user, a file for each kind; how many lines."""
+    progress = _Progress(row, count_of(row.user))
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("README.txt", README)
+        for name, lines in everything(row.user).items():
+            with archive.open(f"{name}.jsonl", "w", force_zip64=True) as member:
+                for line in lines():
+                    member.write(write_line(line).encode())
+                    progress.step()
+    progress.tell()
+    return progress.done
+
+
+class _Progress:
+    """Steps done, told now and then."""
+
+    def __init__(self, row: Transfer, total: int) -> None:
+        self.row, self.total, self.done = row, total, 0
+        self.told = time.monotonic()
+
+    def step(self) -> None:
+        self.done += 1
+        if time.monotonic() - self.told >= PROGRESS_SECONDS:
+            self.tell()
+
+    def tell(self) -> None:
+        _tell(self.row, self.done, self.total)
+        self.told = time.monotonic()
 
 
 def _import(row: Transfer) -> None:

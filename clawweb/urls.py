@@ -9,7 +9,17 @@ from django.views.i18n import JavaScriptCatalog, set_language
 
 from clawweb.api import health, metrics, openai
 from clawweb.api.rest import api
-from clawweb.views import accounts, agent, charts, chat, data, inspector, jobs, versions
+from clawweb.views import (
+    accounts,
+    agent,
+    charts,
+    chat,
+    data,
+    inspector,
+    jobs,
+    review,
+    versions,
+)
 
 handler403 = "clawweb.views.problems.forbidden"
 handler404 = "clawweb.views.problems.not_found"
@@ -33,21 +43,20 @@ pages = [
     path("jobs/<str:job_id>/series/", charts.job_series, name="job_series"),
     path("jobs/<str:job_id>/metrics.csv", charts.job_csv, name="job_csv"),
     path("adapters/", versions.versions, name="adapters"),
+    path("review/", review.review, name="review"),
+    path("review/<str:session_id>/", review.review_session, name="review_session"),
     path("data/", data.data, name="data"),
     path("data/import/", data.bring_in, name="data_import"),
     path("settings/", accounts.settings, name="settings"),
+    path("settings/effective/", accounts.effective_settings, name="effective"),
+    path("settings/delete/", accounts.delete_account, name="delete_account"),
     path("settings/consent/", accounts.set_consent, name="set_consent"),
     path("settings/asking/", accounts.set_asking, name="set_asking"),
     path("settings/keys/", accounts.make_key, name="make_key"),
     path("settings/keys/<int:key_id>/revoke/", accounts.revoke_key, name="revoke_key"),
     path("settings/users/", accounts.add_user, name="add_user"),
-    path(
-        "signin/",
-        auth.LoginView.as_view(
-            template_name="accounts/signin.html", redirect_authenticated_user=True
-        ),
-        name="signin",
-    ),
+    path("signin/", accounts.SignInView.as_view(), name="signin"),
+    path("signup/", accounts.sign_up, name="signup"),
     path("signin/<str:token>/", accounts.signin_link, name="signin_link"),
     path("signout/", auth.LogoutView.as_view(), name="signout"),
     path("password/", accounts.PasswordView.as_view(), name="password"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.middleware.csrf import CsrfViewMiddleware
 from ninja.errors import HttpError
 
 from clawweb.models import ApiKey, User
+from clawweb.selectors.access import commanded_users
 from clawweb.services.accounts import key_for
 
 
@@ -35,6 +37,8 @@ class Scoped:
         user = request.user
         if not user.is_authenticated:
             return None
+        if user.is_pending:
+            raise HttpError(403, "An admin has not let you in yet.")
         _check_csrf(request)
         return user  # type: ignore[return-value]  # AUTH_USER_MODEL is ours
 
@@ -53,3 +57,10 @@ def caller(request: HttpRequest) -> User:
 
 def key_of(request: HttpRequest) -> ApiKey | None:
     return getattr(request, "api_key", None)
+
+
+def commanded(request: HttpRequest) -> QuerySet[User]:
+    """For whom the caller may train, promote and roll back. A key reaches its own user's alone, so
+    that a lost one of an admin's costs no more."""
+    user = caller(request)
+    return User.objects.filter(pk=user.pk) if key_of(request) else commanded_users(user)

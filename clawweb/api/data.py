@@ -34,11 +34,12 @@ _BODY = {
 
 
 class ExportIn(Schema):
-    """`conversations` can be brought in again; the others are TRL's."""
+    """`everything` is a ZIP of all that is kept; `conversations` can be brought in again; the
+    others are TRL's."""
 
     model_config = ConfigDict(extra="forbid")
 
-    shape: Literal["conversations", "kto", "dpo", "sft"] = "conversations"
+    shape: Literal["everything", "conversations", "kto", "dpo", "sft"] = "conversations"
 
 
 @router.post("/exports", response={202: Any})
@@ -57,23 +58,29 @@ def get_export(request: HttpRequest, transfer_id: str) -> Any:
 
 @router.get("/exports/{transfer_id}/file")
 def get_export_file(request: HttpRequest, transfer_id: str) -> Any:
-    """The file, one JSON object a line. It is kept for seven days."""
+    """The file, one JSON object a line, or a ZIP of such. It is kept for seven days."""
     row = transfers_of(caller(request), "export").get(public_id=transfer_id)
     path = transfers.file_of(row)
-    name = f"clawweb-{row.shape}-{row.created_at:%Y%m%d-%H%M%S}.jsonl"
-    return StreamingHttpResponse(
-        blocks(path.open("rb")),
-        content_type="application/jsonl",
-        headers={
-            "Content-Disposition": f'attachment; filename="{name}"',
-            "Content-Length": str(path.stat().st_size),
-            "Cache-Control": "private, no-store",
-            "X-Content-Type-Options": "nosniff",
-        },
-    )
+    name = f"clawweb-{row.shape}-{row.created_at:%Y%m%d-%H%M%S}{path.suffix}"
+    kind = "application/zip" if path.suffix == ".zip" else "application/jsonl"
+    response = sent(path.open("rb"), name=name, kind=kind)
+    response["Content-Length"] = str(path.stat().st_size)
+    return response
 
 
-async def blocks(file: IO[bytes]) -> AsyncIterator[bytes]:
+def sent(file: IO[bytes], *, name: str, kind: str) -> StreamingHttpResponse:
+    """The open file as a download for its owner; closed also where nobody comes to read it."""
+    headers = {
+        "Content-Disposition": f'attachment; filename="{name}"',
+        "Cache-Control": "private, no-store",
+        "X-Content-Type-Options": "nosniff",
+    }
+    response = StreamingHttpResponse(_blocks(file), content_type=kind, headers=headers)
+    response._resource_closers.append(file.close)  # type: ignore[attr-defined]
+    return response
+
+
+async def _blocks(file: IO[bytes]) -> AsyncIterator[bytes]:
     """The file piece by piece: a plain file response is read into memory whole under ASGI."""
     with file:
         while block := await asyncio.to_thread(file.read, BLOCK):

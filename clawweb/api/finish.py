@@ -7,7 +7,8 @@ from typing import Any
 from django.http import HttpRequest
 from ninja import Router, Status
 
-from clawweb.api.auth import Scoped, caller
+from clawweb.api.auth import Scoped, commanded
+from clawweb.models import TrainingJob
 from clawweb.selectors import learning
 from clawweb.services import finishing
 
@@ -18,6 +19,6 @@ router = Router(tags=["learning"])
 def finish_job(request: HttpRequest, job_id: str) -> Any:
     """Stop after the step that is being made, and test what was learned by then; 409 when the job
     is not training. To throw it away, cancel it."""
-    mine = learning.jobs_of(caller(request))
-    finishing.finish_job(mine.get(public_id=job_id))
-    return Status(202, learning.job_json(mine.get(public_id=job_id)))
+    job = TrainingJob.objects.get(user__in=commanded(request), public_id=job_id)
+    finishing.finish_job(job)
+    return Status(202, learning.job_json(learning.jobs_of(job.user).get(pk=job.pk)))

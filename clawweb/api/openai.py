@@ -25,7 +25,7 @@ from clawweb.orm import in_db
 from clawweb.selectors.learning import adapters_of
 from clawweb.services import requests
 from clawweb.services.accounts import key_for
-from clawweb.services.errors import ServiceError
+from clawweb.services.errors import QuotaReached, ServiceError
 from clawweb.services.requests import Request
 from clawweb.turn_types import classify
 
@@ -80,7 +80,10 @@ async def _answered(view: View, request: HttpRequest, key: ApiKey) -> HttpRespon
     except Unacceptable as exc:
         return error(exc.status, str(exc), code=exc.code, param=exc.param)
     except ServiceError as exc:
-        return error(exc.status, str(exc), code=exc.title)
+        refused = error(exc.status, str(exc), code=exc.title)
+        if isinstance(exc, QuotaReached) and exc.retry_after:
+            refused["Retry-After"] = str(exc.retry_after)
+        return refused
     except Exception:
         log.exception("%s failed", request.path)
         return error(500, "Something broke on our side. Try again.", code="internal_error")

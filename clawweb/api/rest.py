@@ -6,20 +6,20 @@ from typing import Any, Literal
 
 from django.core.exceptions import ObjectDoesNotExist
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse
 from ninja import NinjaAPI, Query, Schema, Status
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 from pydantic import ConfigDict, Field
 
 from clawweb import tasks
 from clawweb.api import agent, comparisons, data, finish, trials
-from clawweb.api.auth import Scoped, caller, key_of
-from clawweb.models import AdapterVersion
+from clawweb.api.auth import Scoped, caller, commanded, key_of
+from clawweb.models import AdapterVersion, TrainingJob
 from clawweb.problem import problem
 from clawweb.selectors import chat as chats
 from clawweb.selectors import learning
 from clawweb.services import feedback, housekeeping, jobs, versions
-from clawweb.services.errors import ServiceError
+from clawweb.services.errors import QuotaReached, ServiceError
 
 api = NinjaAPI(
     title="clawweb",
@@ -73,11 +73,23 @@ class JobIn(Schema):
     model_config = ConfigDict(extra="forbid")
 
     method: Literal["opd", "binary", "kto", "apo_zero_unpaired", "combine"] = "opd"
+    user: str | None = None  # whose; only who runs the training may name another, and not by key
+
+
+class RollBackIn(Schema):
+    """`user`: whose; only who runs the training may name another, and not by key."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    user: str | None = None
 
 
 @api.exception_handler(ServiceError)
 def _refused(request: HttpRequest, exc: ServiceError) -> HttpResponse:
-    return problem(request, status=exc.status, title=exc.title, detail=str(exc))
+    answer = problem(request, status=exc.status, title=exc.title, detail=str(exc))
+    if isinstance(exc, QuotaReached) and exc.retry_after:
+        answer["Retry-After"] = str(exc.retry_after)
+    return answer
 
 
 @api.exception_handler(ObjectDoesNotExist)
@@ -225,8 +237,9 @@ def get_status(request: HttpRequest) -> Any:
 @api.post("/jobs", auth=Scoped("train"), response={202: Any}, tags=["learning"])
 def post_job(request: HttpRequest, body: JobIn | None = None) -> Any:
     """Train now from what is ready; 409 says why when nothing is."""
-    method = body.method if body else "opd"
-    job = jobs.queue_job(user=caller(request), trigger="manual", method=method)
+    body = body or JobIn()
+    user = commanded(request).get(username=body.user) if body.user else caller(request)
+    job = jobs.queue_job(user=user, trigger="manual", method=body.method)
     tasks.enqueue(tasks.run_training_job, job.public_id)
     return Status(202, learning.job_json(job))
 
@@ -252,10 +265,10 @@ def get_metrics(request: HttpRequest, job_id: str, after: int = -1) -> Any:
 
 @api.post("/jobs/{job_id}/cancel", auth=Scoped("train"), response={202: Any}, tags=["learning"])
 def cancel_job(request: HttpRequest, job_id: str) -> Any:
-    job = learning.jobs_of(caller(request)).get(public_id=job_id)
+    job = TrainingJob.objects.get(user__in=commanded(request), public_id=job_id)
     if not jobs.cancel_job(job):
         raise ServiceError(f"The job is {job.state} and cannot be cancelled any more.")
-    return Status(202, learning.job_json(learning.jobs_of(caller(request)).get(public_id=job_id)))
+    return Status(202, learning.job_json(learning.jobs_of(job.user).get(pk=job.pk)))
 
 
 @api.get("/adapters", auth=Scoped("read"), tags=["learning"])
@@ -265,11 +278,13 @@ def list_adapters(request: HttpRequest, cursor: Cursor = None) -> Any:
 
 
 @api.post("/adapters/rollback", auth=Scoped("train"), tags=["learning"])
-def roll_back(request: HttpRequest) -> Any:
+def roll_back(request: HttpRequest, body: RollBackIn | None = None) -> Any:
     """Move `live` to the version before it, finally to the base model; 409 when base answers
     already."""
-    back = versions.rollback(caller(request))
-    return learning.adapter_json(_adapter(request, back.name)) if back else _BASE_LIVE
+    whose = body.user if body else None
+    user = commanded(request).get(username=whose) if whose else caller(request)
+    back = versions.rollback(user)
+    return learning.adapter_json(learning.adapters_of(user).get(pk=back.pk)) if back else _BASE_LIVE
 
 
 _BASE_LIVE = {"id": "base", "name": "base", "version": 0, "state": "live", "gate": []}
@@ -277,19 +292,17 @@ _BASE_LIVE = {"id": "base", "name": "base", "version": 0, "state": "live", "gate
 
 @api.post("/adapters/{name}/promote", auth=Scoped("train"), tags=["learning"])
 def promote(request: HttpRequest, name: str) -> Any:
-    versions.promote(user=caller(request), adapter=_adapter(request, name))
-    return learning.adapter_json(_adapter(request, name))
+    adapter = AdapterVersion.objects.get(user__in=commanded(request), name=name)
+    versions.promote(user=adapter.user, adapter=adapter)
+    return learning.adapter_json(learning.adapters_of(adapter.user).get(pk=adapter.pk))
 
 
 @api.get("/adapters/{name}/download", auth=Scoped("export"), tags=["learning"])
 def download(request: HttpRequest, name: str) -> Any:
     """The version as a ZIP that `peft` loads elsewhere."""
     adapter = _adapter(request, name)
-    disposition = f'attachment; filename="{adapter.name}.zip"'
-    headers = {"Content-Disposition": disposition, "Cache-Control": "private, no-store"}
-    return StreamingHttpResponse(
-        data.blocks(versions.packed(adapter)), content_type="application/zip", headers=headers
-    )
+    name = f"{adapter.name}.zip"
+    return data.sent(versions.packed(adapter), name=name, kind="application/zip")
 
 
 @api.delete("/adapters/{name}", auth=Scoped("train"), response={204: None}, tags=["learning"])

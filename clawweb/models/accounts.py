@@ -71,6 +71,21 @@ class User(AbstractUser):
     reward_variance = models.FloatField(default=1.0)
     reward_count = models.PositiveIntegerField(default=0)
 
+    @property
+    def is_pending(self) -> bool:
+        """Signed in, and let in by no admin yet."""
+        return self.role == Role.PENDING and not self.is_superuser
+
+    @property
+    def runs_training(self) -> bool:
+        """Sees everybody's jobs, metrics and versions, without texts, and may act on them."""
+        return self.is_superuser or self.role == Role.TRAINER
+
+    @property
+    def may_review(self) -> bool:
+        """Reads the chats of who allows that."""
+        return self.is_superuser or self.role == Role.REVIEWER
+
 
 SCOPES = ("chat", "feedback", "train", "read", "export")
 

@@ -15,7 +15,7 @@ class TransferState(models.TextChoices):
     FAILED = "failed"
 
 
-SHAPES = ("conversations", "kto", "dpo", "sft", "openclaw")  # openclaw: read only
+SHAPES = ("everything", "conversations", "kto", "dpo", "sft", "openclaw")  # openclaw: read only
 
 
 class Transfer(models.Model):

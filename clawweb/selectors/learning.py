@@ -27,6 +27,7 @@ from clawweb.models import (
     Turn,
     User,
 )
+from clawweb.selectors.quotas import full_for_training
 from rollouts.errors import RolloutError
 from rollouts.types import BASE, Policy
 
@@ -149,6 +150,7 @@ def agent_status(user: User) -> dict[str, Any]:
         "have": ready_samples(user).count(),
         "need": config().batch,
         "paused": user.learning_paused,
+        "held_up": full_for_training(user),
         "struggles": struggles(user, live),
         "job": job_json(job) if job else None,
     }
@@ -172,8 +174,8 @@ def jobs_of(user: User) -> QuerySet[TrainingJob]:
 
 
 def visible_jobs(user: User) -> QuerySet[TrainingJob]:
-    """Everyone's for admins (without texts), one's own for others."""
-    if user.is_superuser:
+    """Everyone's for who runs the training (without texts), one's own for others."""
+    if user.runs_training:
         return TrainingJob.objects.select_related("parent", "child", "user")
     return jobs_of(user)
 

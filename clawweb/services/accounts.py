@@ -14,7 +14,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from clawweb.events import changed
-from clawweb.models import SCOPES, ApiKey, Consent, ReplyLength, SignInLink, User
+from clawweb.models import SCOPES, ApiKey, Consent, ReplyLength, Role, SignInLink, User
 from clawweb.services import audit, jobs
 from clawweb.services.errors import ServiceError
 
@@ -63,6 +63,7 @@ def key_for(plain: str) -> ApiKey | None:
         ApiKey.objects.select_related("user")
         .filter(Q(expires_at=None) | Q(expires_at__gt=now))
         .filter(hashed=_hash(plain), revoked_at=None, user__is_active=True)
+        .exclude(user__role=Role.PENDING, user__is_superuser=False)
         .first()
     )
     if key and (key.last_used_at is None or now - key.last_used_at > timedelta(minutes=1)):
@@ -80,9 +81,9 @@ def revoke_key(*, user: User, key_id: int) -> bool:
     return bool(revoked)
 
 
-def add_user(*, username: str, password: str) -> User:
+def add_user(*, username: str, password: str, role: str = Role.USER) -> User:
     """A new user with a password; ServiceError says what is wrong with either."""
-    user = User(username=username.strip())
+    user = User(username=username.strip(), role=role)
     try:
         user.clean_fields(exclude=["password"])
         validate_password(password, user)
@@ -103,14 +104,15 @@ def set_consent(
     consent: str,
     prompt_hints: bool = False,
     judge_elsewhere: bool | None = None,
+    reviewers_may_read: bool | None = None,
 ) -> None:
     """What may happen to the user's chats, whether hints hold before they are learned, and whether
-    a judge elsewhere may read (None leaves that as it is)."""
+    a judge elsewhere or reviewers may read (None leaves that as it is)."""
     if consent not in Consent.values:
         raise ServiceError(f"consent is one of {', '.join(Consent.values)}")
-    choices = {"consent": consent, "prompt_hints": prompt_hints}
-    if judge_elsewhere is not None:
-        choices["judge_elsewhere"] = judge_elsewhere
+    may_read = {"judge_elsewhere": judge_elsewhere, "reviewers_may_read": reviewers_may_read}
+    told = {name: value for name, value in may_read.items() if value is not None}
+    choices = {"consent": consent, "prompt_hints": prompt_hints, **told}
     with transaction.atomic():
         before = User.objects.filter(pk=user.pk).values(*choices).get()
         User.objects.filter(pk=user.pk).update(**choices)

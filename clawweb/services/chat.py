@@ -29,7 +29,7 @@ from clawweb.selectors.hints import hints_to_prompt
 from clawweb.selectors.learning import live_adapter, policy_of
 from clawweb.selectors.placing import history_hash
 from clawweb.selectors.trials import trial_for
-from clawweb.services import judgements
+from clawweb.services import judgements, quotas
 from clawweb.services.errors import ServiceError
 from rollouts.types import (
     PLAIN,
@@ -73,6 +73,7 @@ def open_turn(
         return known
     # A socket's own row is as old as the socket.
     user = user or User.objects.get(pk=session.user_id)
+    quotas.check_tokens(user)
     recorded = user.consent != Consent.NOTHING and not session.temporary
     turn = Turn(
         session=session,
@@ -325,6 +326,8 @@ def finish_turn(
     if rollout is not None:
         plain = rollout.params.keeps_behaviour_logprobs and rollout.logprobs is not None
         values |= {
+            "prompt_tokens": len(rollout.prompt_ids),
+            "reply_tokens": len(rollout.response_ids),
             "prompt_ids": list(rollout.prompt_ids),
             "response_ids": list(rollout.response_ids),
             "logprobs": list(rollout.logprobs or ()) if plain else None,

@@ -92,5 +92,16 @@ class TooLarge(ServiceError):
     status = 413
 
 
+class QuotaReached(ServiceError):
+    """`retry_after`: seconds until there is room; None = that is not known."""
+
+    title = "quota_reached"
+    status = 429
+
+    def __init__(self, message: str, *, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class LeaseLost(Exception):
     """Another worker holds the row now: go home without writing anything."""

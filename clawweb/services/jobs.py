@@ -41,8 +41,8 @@ from clawweb.selectors.learning import (
     settled_samples,
     versions_behind,
 )
-from clawweb.services import audit
-from clawweb.services.errors import AlreadyTraining, LeaseLost, NothingReady
+from clawweb.services import audit, quotas
+from clawweb.services.errors import AlreadyTraining, LeaseLost, NothingReady, QuotaReached
 from training.config import TrainConfig
 
 MAX_SAMPLES = 64
@@ -57,6 +57,7 @@ def queue_job(*, user: User, trigger: str = "manual", method: str = "opd") -> Tr
     have = ready_samples(user).count()
     if user.consent != Consent.TRAIN:
         raise NothingReady(_("Your settings say not to train on your chats."))
+    quotas.check_training(user)
     active = TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).first()
     if active is not None:
         raise AlreadyTraining(f"Job {active.public_id} is {active.state} already; it comes first.")
@@ -68,6 +69,8 @@ def queue_job(*, user: User, trigger: str = "manual", method: str = "opd") -> Tr
         with transaction.atomic():
             job = TrainingJob.objects.create(user=user, trigger=trigger, method=method)
             _note(job, "queued", f"{have} ratings are ready")
+            if trigger == "manual":
+                audit.record("start_job", job)
             changed(user.pk, "job", job.public_id)
     except IntegrityError as exc:
         raise AlreadyTraining(_("A job of yours has just been queued.")) from exc
@@ -87,7 +90,7 @@ def queue_batch(user: User) -> TrainingJob | None:
             return None
     try:
         return queue_job(user=user, trigger="batch")
-    except (NothingReady, AlreadyTraining):
+    except (NothingReady, AlreadyTraining, QuotaReached):
         return None
 
 

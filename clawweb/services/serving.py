@@ -25,7 +25,6 @@ from rollouts.types import BASE, Policy
 log = logging.getLogger(__name__)
 
 MIN_DIFFERENCE = 1e-3  # mean |Δ log-prob| by which a version must differ from base on its probe
-KEEP_NEWEST = 5
 
 
 def load_and_probe(adapter: AdapterVersion) -> dict[str, float]:
@@ -120,8 +119,9 @@ def prune() -> None:
         for row in rows:
             if row.state in (AdapterState.LIVE, AdapterState.CANDIDATE):
                 in_use |= {row.pk, *row.live_before[-1:]}
-        keep = in_use | {row.pk for row in rows[:KEEP_NEWEST]} | {r.pk for r in rows if r.pinned}
-        keep.add(user.trial_id)
+        newest = {row.pk for row in rows[: config().versions_kept]}
+        pinned = {row.pk for row in rows if row.pinned}
+        keep = {*in_use, *newest, *pinned, user.trial_id}
         for row in rows:
             if row.pk not in keep:
                 delete_files(row, why="Its files were removed: newer versions replaced it.")

@@ -34,6 +34,7 @@ from clawweb.services.errors import (
     TooLarge,
 )
 
+LINES_EXPORTED = tuple(shape for shape in SHAPES if shape not in ("openclaw", "everything"))
 EXPORTED = tuple(shape for shape in SHAPES if shape != "openclaw")
 MAX_UPLOAD = 50 * 1024 * 1024  # bytes
 MAX_ATTEMPTS = 3

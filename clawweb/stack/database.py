@@ -14,6 +14,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import OperationalError
 
 from clawweb.config import Config
+from clawweb.services import erasure
 from clawweb.stack.terminal import StackError, say, step
 from clawweb.static_files import HashedStorage
 
@@ -34,6 +35,7 @@ def prepare_database(config: Config) -> None:
     if missing:
         with step(f"database: {len(missing)} migrations"):
             call_command("migrate", interactive=False, verbosity=0)
+    erasure.replay()  # what was erased after a backup stays so once that is put back
     connection.close()
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from django.contrib import messages
-from django.contrib.auth import login
+from django.contrib.auth import login, logout
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.forms import PasswordChangeForm, SetPasswordForm
-from django.contrib.auth.views import PasswordChangeView
+from django.contrib.auth.views import LoginView, PasswordChangeView
 from django.core.exceptions import PermissionDenied
 from django.forms.models import model_to_dict
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse_lazy
 from django.utils.translation import gettext as _
@@ -17,13 +17,20 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from clawweb.limits import limits_of
+from clawweb.config import config
+from clawweb.limits import Refused, limits_of, note_attempt
+from clawweb.models import Role, User
+from clawweb.selectors import quotas
+from clawweb.selectors.access import reads_of
+from clawweb.selectors.effective import effective
 from clawweb.selectors.judging import judge_status
-from clawweb.services import accounts
+from clawweb.services import accounts, erasure
 from clawweb.services.errors import ServiceError
 from clawweb.views.forms import AskingForm, ConsentForm, KeyForm, UserForm
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
+SIGN_INS = 20  # per address and minute
+SIGN_UPS = 5
 
 
 @never_cache
@@ -52,6 +59,69 @@ class PasswordView(PasswordChangeView):
     def form_valid(self, form: SetPasswordForm) -> HttpResponse:
         messages.success(self.request, _("Your password is changed."))
         return super().form_valid(form)
+
+
+class SignInView(LoginView):
+    """By password, a bounded number of times per minute and address."""
+
+    template_name = "accounts/signin.html"
+    redirect_authenticated_user = True
+
+    def get_context_data(self, **context: object) -> dict[str, object]:
+        return super().get_context_data(sign_up=config().sign_up != "closed", **context)
+
+    def post(self, request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
+        refused = _too_many(request, "sign-in", SIGN_INS)
+        return refused or super().post(request, *args, **kwargs)
+
+
+@never_cache
+@sensitive_post_parameters("password")
+@require_http_methods(["GET", "POST"])
+def sign_up(request: HttpRequest) -> HttpResponse:
+    """An account of one's own, where the installation has that; one that waits for an admin, where
+    it says so."""
+    mode = config().sign_up
+    if mode == "closed":
+        raise Http404
+    form = UserForm(request.POST or None)
+    form.fields["password"].help_text = ""
+    if request.method == "POST":
+        refused = _too_many(request, "sign-up", SIGN_UPS)
+        if refused is not None:
+            return refused
+        if form.is_valid():
+            role = Role.PENDING if mode == "pending" else Role.USER
+            try:
+                user = accounts.add_user(**form.cleaned_data, role=role)
+            except ServiceError as exc:
+                form.add_error(None, str(exc))
+            else:
+                login(request, user, backend=BACKEND)
+                return redirect("chat")
+    context = {"form": form, "waits": mode == "pending"}
+    return render(request, "accounts/signup.html", context, status=422 if form.errors else 200)
+
+
+def _too_many(request: HttpRequest, what: str, most: int) -> HttpResponse | None:
+    """The answer to an address that tries too often; None while it may."""
+    try:
+        note_attempt(what, request.META.get("REMOTE_ADDR", ""), most)
+    except Refused as exc:
+        response = render(request, "429.html", {"words": str(exc)}, status=429)
+        response["Retry-After"] = exc.headers["Retry-After"]
+        return response
+    return None
+
+
+@never_cache
+@login_required
+@require_GET
+def effective_settings(request: HttpRequest) -> HttpResponse:
+    """What this installation is set to; secrets are hidden."""
+    if not request.user.is_superuser:
+        raise PermissionDenied
+    return render(request, "accounts/effective.html", {"settings": effective()})
 
 
 @never_cache
@@ -105,6 +175,23 @@ def revoke_key(request: HttpRequest, key_id: int) -> HttpResponse:
     return redirect("settings")
 
 
+@login_required
+@require_POST
+def delete_account(request: HttpRequest) -> HttpResponse:
+    """For good; typing the own name is the confirmation."""
+    if request.POST.get("name", "").strip() != request.user.get_username():
+        messages.error(request, _("Nothing is deleted: that was not your username."))
+        return redirect("settings")
+    try:
+        erasure.erase_user(request.user)
+    except ServiceError as exc:
+        messages.error(request, str(exc))
+        return redirect("settings")
+    logout(request)
+    messages.success(request, _("Your account is closed, and what was yours is being erased."))
+    return redirect("signin")
+
+
 @sensitive_post_parameters("password")
 @login_required
 @require_POST
@@ -132,8 +219,27 @@ def _settings_page(request: HttpRequest, **context: object) -> HttpResponse:
         "user_form": UserForm(),
         "keys": [(key, limits_of(key)) for key in request.user.api_keys.order_by("-id")],
         "judge": judge_status(request.user),
+        "reads": reads_of(request.user)[:10],
+        "quotas": _quotas(request.user),
     }
     wrong = any(getattr(form, "errors", None) for form in context.values())
     return render(
         request, "accounts/settings.html", {**defaults, **context}, status=422 if wrong else 200
     )
+
+
+def _quotas(user: User) -> list[tuple[str, quotas.Quota, str, str]]:
+    """What is used of each limit, in words and numbers; an empty limit is none."""
+
+    def row(
+        label: str, quota: quotas.Quota, unit: str = "%(n)s"
+    ) -> tuple[str, quotas.Quota, str, str]:
+        limit = unit % {"n": f"{quota.limit:,}"} if quota.limit else ""
+        return label, quota, unit % {"n": f"{quota.used:,.0f}"}, limit
+
+    return [
+        row(_("Tokens today"), quotas.tokens_today(user)),
+        row(_("Minutes of training this week"), quotas.training_this_week(user)),
+        row(_("Versions kept"), quotas.versions_kept(user)),
+        row(_("Disk of your versions"), quotas.disk(user), _("%(n)s MB")),
+    ]

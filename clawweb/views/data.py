@@ -22,12 +22,14 @@ from clawweb.services.errors import ServiceError
 
 PER_PAGE = 20
 SHAPE_WORDS = {
-    "conversations": gettext_lazy("Everything: sessions, replies and ratings, to bring in again"),
+    "everything": gettext_lazy("Everything that is kept about me, as a ZIP"),
+    "conversations": gettext_lazy("Sessions, replies and ratings, to bring in again"),
     "kto": gettext_lazy("Rated replies, good or bad (KTO)"),
     "dpo": gettext_lazy("Pairs of a better and a worse reply (DPO)"),
     "sft": gettext_lazy("Good replies and corrections (SFT)"),
 }
 SHORT_WORDS = {
+    "everything": gettext_lazy("everything"),
     "conversations": gettext_lazy("conversations"),
     "openclaw": gettext_lazy("OpenClaw-RL's records"),
 }

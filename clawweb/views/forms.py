@@ -55,6 +55,14 @@ class ConsentForm(forms.Form):
         ),
         required=False,
     )
+    reviewers_may_read = forms.BooleanField(
+        label=_("Let reviewers read my chats"),
+        help_text=_(
+            "Reviewers and admins of this installation can then open your chats to see what goes "
+            "wrong. Each time is written down, and you see it here."
+        ),
+        required=False,
+    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

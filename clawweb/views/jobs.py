@@ -139,7 +139,7 @@ def system_part(request: HttpRequest) -> HttpResponse:
         "most": config().max_kept_loras,
     }
     loaded = status["engine"]["adapters"] or []
-    if not request.user.is_superuser:  # names of others' versions are none of their business
+    if not request.user.runs_training:  # names of others' versions are none of their business
         own = set(request.user.adapters.values_list("name", flat=True))
         loaded = [name for name in loaded if name in own]
     return render(request, "console/_system.html", {"status": status, "loaded": loaded})
@@ -178,7 +178,7 @@ def _jobs_context(request: HttpRequest) -> dict[str, Any]:
 
 def _judge(user: User) -> dict[str, Any]:
     """The judge of the whole installation for admins, as far as it concerns them for others."""
-    return judge_status(None if user.is_superuser else user)
+    return judge_status(None if user.runs_training else user)
 
 
 def _job_row(job: TrainingJob) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def test_each_act_that_matters_is_written(client: Client, admin: User) -> None:
     signed_in(client, admin).post("/api/exports", {}, content_type="application/json")
     assert acts() == [
         *("add_user", "make_key", "revoke_key", "promote_version", "roll_back_version"),
-        *("cancel_job", "sign_in", "export_data"),
+        *("start_job", "cancel_job", "sign_in", "export_data"),
     ]
 
 
@@ -71,7 +71,7 @@ def test_deciding_twice_is_written_once(alice: User) -> None:
     job = jobs.queue_job(user=alice)
     assert jobs.cancel_job(job)
     assert not jobs.cancel_job(TrainingJob.objects.get(pk=job.pk))
-    assert acts() == ["cancel_job"]
+    assert acts() == ["start_job", "cancel_job"]
 
 
 def test_no_text_and_no_secret_gets_in(client: Client, admin: User, alice: User) -> None:

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from clawweb.models import User
 from clawweb.records import write_line
 from clawweb.selectors.records import lines_of
-from clawweb.services.transfers import EXPORTED, private
+from clawweb.services.transfers import LINES_EXPORTED, private
 
 
 class Command(BaseCommand):
@@ -18,7 +18,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("username")
-        parser.add_argument("--shape", choices=EXPORTED, default="conversations")
+        parser.add_argument("--shape", choices=LINES_EXPORTED, default="conversations")
         parser.add_argument("--output", help="a file that is not there yet; else the terminal")
 
     def handle(self, *args: Any, **options: Any) -> None:

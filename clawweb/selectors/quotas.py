@@ -1,0 +1,108 @@
+"""How much of the machine a user has had, and may have: counted from rows.
+
+What no row knows is no number: replies whose length was not measured are counted as such, beside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import Q, Sum
+from django.utils import timezone
+
+from clawweb.config import config
+from clawweb.models import AdapterState, AdapterVersion, TrainingJob, Turn, User
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """What was used of a limit; a limit of 0 is none."""
+
+    used: float
+    limit: int
+    resets_at: datetime | None  # None = when something is deleted
+    unknown: int = 0  # rows that say no number
+
+    @property
+    def is_full(self) -> bool:
+        return bool(self.limit) and self.used >= self.limit
+
+
+def tokens_today(user: User) -> Quota:
+    """Tokens of prompts and replies since midnight UTC."""
+    midnight = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    turns = Turn.objects.filter(session__user=user, created_at__gte=midnight)
+    sums = turns.aggregate(prompt=Sum("prompt_tokens"), reply=Sum("reply_tokens"))
+    ended = turns.filter(finished_at__isnull=False)
+    return Quota(
+        used=(sums["prompt"] or 0) + (sums["reply"] or 0),
+        limit=_limit(user, "tokens_per_day"),
+        resets_at=midnight + timedelta(days=1),
+        unknown=ended.filter(Q(prompt_tokens=None) | Q(reply_tokens=None)).count(),
+    )
+
+
+def training_this_week(user: User) -> Quota:
+    """Minutes of jobs that started since Monday, midnight UTC; the one that runs now included."""
+    now = timezone.now()
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    monday = midnight - timedelta(days=midnight.weekday())
+    spans = TrainingJob.objects.filter(user=user, started_at__gte=monday).values_list(
+        "started_at", "finished_at"
+    )
+    seconds = sum(((end or now) - start).total_seconds() for start, end in spans)
+    return Quota(
+        used=seconds / 60,
+        limit=_limit(user, "training_minutes_per_week"),
+        resets_at=monday + timedelta(days=7),
+    )
+
+
+def disk(user: User) -> Quota:
+    """MiB of the versions whose files are there."""
+    rows = AdapterVersion.objects.filter(user=user).exclude(state=AdapterState.ERASED)
+    size = rows.aggregate(size=Sum("size_bytes"))["size"] or 0
+    return Quota(used=size / MIB, limit=config().disk_mib, resets_at=None)
+
+
+def versions_kept(user: User) -> Quota:
+    """Versions whose files are there. More than the limit stay only while they are in use."""
+    rows = AdapterVersion.objects.filter(user=user).exclude(state=AdapterState.ERASED)
+    return Quota(used=rows.count(), limit=config().versions_kept, resets_at=None)
+
+
+def _limit(user: User, name: str) -> int:
+    """The user's own, or the installation's."""
+    own: int | None = getattr(user, name)
+    return getattr(config(), name) if own is None else own  # type: ignore[no-any-return]
+
+
+def has_token_limit(user: User) -> bool:
+    return _limit(user, "tokens_per_day") > 0
+
+
+def full_for_training(user: User) -> str:
+    """Why no job may start now, in words; empty while one may. Asks the rows only for limits that
+    are set."""
+    if _limit(user, "training_minutes_per_week"):
+        minutes = training_this_week(user)
+        if minutes.is_full:
+            return (
+                f"Your agent has trained {minutes.used:.0f} of {minutes.limit} minutes this week. "
+                f"It goes on {in_words(minutes.resets_at)}; your ratings wait until then."
+            )
+    if config().disk_mib:
+        space = disk(user)
+        if space.is_full:
+            return (
+                f"Your versions take {space.used:.0f} of {space.limit} MB. Delete old ones under "
+                "Versions; your ratings wait until then."
+            )
+    return ""
+
+
+def in_words(at: datetime | None) -> str:
+    return f"on {at:%A at %H:%M} UTC" if at else ""

@@ -1,0 +1,160 @@
+"""Erasing for good: a tombstone first, then everything that it names, until nothing is left.
+
+A tombstone is the promise: its row is written, and a line in a file beside the database, before
+anything goes. `finish` keeps what tombstones promise and can be repeated; so a crash, a model
+server that is down, or a backup that brings erased rows back cost time only.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+from asgiref.sync import async_to_sync
+from django.contrib.admin.models import LogEntry
+from django.db import transaction
+from django.utils import timezone
+
+from clawweb.config import config
+from clawweb.engine import get_engine, install_id
+from clawweb.models import (
+    ACTIVE_JOB,
+    FINISHED,
+    ApiKey,
+    ChatSession,
+    JobState,
+    Tombstone,
+    TrainingJob,
+    Turn,
+    User,
+)
+from clawweb.services import audit
+from clawweb.services.chat import request_stop
+from clawweb.services.errors import ServiceError
+from rollouts.errors import RolloutError
+from rollouts.types import Policy
+
+log = logging.getLogger(__name__)
+USER, SESSION, VERSION = "user", "session", "version"
+
+
+def tombstone_file() -> Path:
+    """Outside of what a backup holds: a restore must not undo an erasure."""
+    return config().var / "tombstones.jsonl"
+
+
+def bury(kind: str, *names: str) -> None:
+    """Write tombstones; again does nothing. The file is first: a promise must not get lost."""
+    known = set(Tombstone.objects.filter(kind=kind).values_list("object_id", flat=True))
+    fresh = [name for name in names if name not in known]
+    if not fresh:
+        return
+    with open(tombstone_file(), "a", encoding="utf-8", opener=_private) as file:
+        for name in fresh:
+            file.write(json.dumps({"kind": kind, "id": name}) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    Tombstone.objects.bulk_create(
+        [Tombstone(kind=kind, object_id=name) for name in fresh], ignore_conflicts=True
+    )
+
+
+def replay() -> int:
+    """Take the file's tombstones over that the rows lack, after a restore; how many. `finish`
+    erases again what they name."""
+    if not tombstone_file().exists():
+        return 0
+    found = [json.loads(line) for line in tombstone_file().read_text("utf-8").splitlines() if line]
+    before = Tombstone.objects.count()
+    Tombstone.objects.bulk_create(
+        [Tombstone(kind=line["kind"], object_id=line["id"]) for line in found],
+        ignore_conflicts=True,
+    )
+    return Tombstone.objects.count() - before
+
+
+def erase_user(user: User) -> None:
+    """Shut the user out now and stop what works for them; all that is theirs goes with the next
+    sweeps. Not the last admin."""
+    others = User.objects.filter(is_superuser=True, is_active=True).exclude(pk=user.pk)
+    if user.is_superuser and not others.exists():
+        raise ServiceError("You are the only admin. Make somebody else one first.")
+    with transaction.atomic():
+        audit.record("erase_user", user)
+        bury(USER, _name(user))
+        User.objects.filter(pk=user.pk).update(is_active=False)
+        ApiKey.objects.filter(user=user, revoked_at=None).update(revoked_at=timezone.now())
+        _fence(user)
+
+
+def _name(user: User) -> str:
+    """The row's number, which no other user gets: nothing of who it was."""
+    return str(user.pk)
+
+
+def _fence(user: User) -> None:
+    """End the user's job here and now. Its worker has lost the lease and writes nothing more."""
+    TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).update(
+        state=JobState.CANCELLED,
+        reason="Its user's data is being erased.",
+        lease_token=str(uuid.uuid4()),
+        lease_until=None,
+        cancel_requested=True,
+        finished_at=timezone.now(),
+    )
+    for turn in Turn.objects.filter(session__user=user).exclude(state__in=FINISHED):
+        request_stop(turn)
+
+
+def finish() -> None:
+    """Erase what tombstones name and is still, or again, there. For the sweep."""
+    names = Tombstone.objects.filter(kind=USER).values_list("object_id", flat=True)
+    for user in User.objects.filter(pk__in=[int(name) for name in names]):
+        try:
+            _finish_user(user)
+        except (RolloutError, OSError) as exc:  # one's trouble keeps nobody else's erasure away
+            log.warning("user %s is not erased yet: %s", user.pk, exc)
+    for name in names:
+        _remove(config().var / "adapters" / f"u{name}")  # a worker may have ended its file since
+    buried = Tombstone.objects.filter(kind=SESSION).values("object_id")
+    ChatSession.objects.filter(public_id__in=buried).delete()
+
+
+def _finish_user(user: User) -> None:
+    """Everything at once, when nothing is being written any more."""
+    User.objects.filter(pk=user.pk).update(is_active=False)  # a restore may have let them in again
+    _fence(user)
+    if Turn.objects.filter(session__user=user).exclude(state__in=FINISHED).exists():
+        return  # its generator stops it; the next sweep looks again
+    _unload(user)
+    _remove(config().var / "adapters" / f"u{user.pk}")
+    for path in user.transfers.exclude(path="").values_list("path", flat=True):
+        (config().var / path).unlink(missing_ok=True)
+    with transaction.atomic():
+        bury(VERSION, *user.adapters.values_list("name", flat=True))
+        bury(SESSION, *user.chat_sessions.values_list("public_id", flat=True))
+        LogEntry.objects.filter(
+            content_type__app_label="clawweb", content_type__model="user", object_id=user.pk
+        ).delete()
+        user.delete()
+
+
+def _unload(user: User) -> None:
+    """The server would die of a loaded version without files."""
+    engine = get_engine()
+    for name in async_to_sync(engine.loaded)():
+        if name.startswith(f"{install_id()}-u{user.pk}-"):
+            async_to_sync(engine.unload)(Policy(adapter=name))
+
+
+def _remove(folder: Path) -> None:
+    if folder.is_dir():
+        shutil.rmtree(folder)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,37 @@
+"""What is refused because a user has had enough for now. Reads are in selectors/quotas.py."""
+
+from __future__ import annotations
+
+import math
+
+from django.utils import timezone
+
+from clawweb.models import User
+from clawweb.selectors import quotas
+from clawweb.services.errors import QuotaReached
+
+
+def check_tokens(user: User) -> None:
+    """QuotaReached once the day's tokens are used up; says when there are new ones."""
+    if not quotas.has_token_limit(user):
+        return  # nobody waits for a sum that nobody needs
+    today = quotas.tokens_today(user)
+    if today.is_full and today.resets_at:
+        seconds = math.ceil((today.resets_at - timezone.now()).total_seconds())
+        raise QuotaReached(
+            f"You have used {today.used:,} of {today.limit:,} tokens today. "
+            f"There are new ones at 00:00 UTC, in {_duration(seconds)}.",
+            retry_after=seconds,
+        )
+
+
+def check_training(user: User) -> None:
+    """QuotaReached while the week's minutes or the disk are used up."""
+    words = quotas.full_for_training(user)
+    if words:
+        raise QuotaReached(words)
+
+
+def _duration(seconds: int) -> str:
+    hours, minutes = divmod(-(-seconds // 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

@@ -1,0 +1,194 @@
+"""Reading with a grant, waiting for an admin, signing up; keys at /v1, and sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import AnonymousUser
+from django.test import AsyncClient, Client
+
+from clawweb.asgi import application
+from clawweb.consumers import SIGNED_OUT
+from clawweb.models import SCOPES, Role, User
+from clawweb.orm import in_db
+from clawweb.services import accounts
+from tests.clawweb.access_table import OWNER, REVIEWER, World, world_of
+from tests.clawweb.test_sockets import HOST, Browser
+from tests.factories import make_adapter, make_turn
+
+
+@pytest.fixture
+def world(valkey_server: Any, engine: Any, alice: User, bob: User, admin: User) -> World:
+    return world_of(alice, bob, admin)
+
+
+# Reading with a grant
+
+
+def test_a_reviewer_reads_what_its_owner_allows_and_the_owner_sees_that(world: World) -> None:
+    client, alice = Client(), world.people[OWNER]
+    assert alice is not None
+    client.force_login(world.people[REVIEWER])  # type: ignore[arg-type]
+    path = world.path("review/<str:session_id>/")
+    listed = client.get("/review/").content.decode()
+    assert path in listed
+    assert "hello" not in listed  # opening it is what is written down
+    assert "hello" in client.get(path).content.decode()
+
+    own = Client()
+    own.force_login(alice)
+    assert "reviewer" in own.get("/settings/").content.decode()
+
+    User.objects.filter(pk=alice.pk).update(reviewers_may_read=False)
+    assert client.get(path).status_code == 404
+    assert path not in client.get("/review/").content.decode()
+
+
+def test_what_is_not_kept_is_not_read(world: World) -> None:
+    alice = world.people[OWNER]
+    turn = make_turn(alice, "kept for an hour")  # type: ignore[arg-type]
+    turn.recorded = False
+    turn.save()
+    client = Client()
+    client.force_login(world.people[REVIEWER])  # type: ignore[arg-type]
+    page = client.get(f"/review/{turn.session.public_id}/").content.decode()
+    assert "Nothing of this chat is kept." in page
+
+
+# Signing up, and waiting
+
+
+def test_who_waits_sees_who_lets_them_in(client: Client, alice: User, admin: User) -> None:
+    alice.role = Role.PENDING
+    alice.save()
+    client.force_login(alice)
+    for path in ("/chat/", "/settings/", "/nowhere/"):
+        response = client.get(path)
+        if path == "/nowhere/":
+            assert response.status_code == 404
+        else:
+            assert response.status_code == 403
+            assert "Ask one of these: root" in response.content.decode()
+    assert client.post("/signout/").status_code == 302
+
+
+@pytest.mark.usefixtures("valkey_server", "engine")
+@pytest.mark.parametrize(("mode", "role"), [("pending", "pending"), ("open", "user")])
+def test_strangers_sign_up_where_that_is_wanted(
+    client: Client, db: None, setting: Any, mode: str, role: str
+) -> None:
+    form = {"username": "dora", "password": "correct horse battery"}
+    assert client.post("/signup/", form).status_code == 404
+    setting(sign_up=mode)
+    assert "/signup/" in client.get("/signin/").content.decode()
+    assert client.post("/signup/", {**form, "password": "123"}).status_code == 422
+    assert client.post("/signup/", form)["Location"] == "/chat/"
+    assert User.objects.get(username="dora").role == role
+    assert client.get("/chat/").status_code == (403 if mode == "pending" else 200)
+
+
+@pytest.mark.usefixtures("valkey_server")
+def test_too_many_tries_are_told_to_wait(
+    client: Client, db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clawweb.views.accounts.SIGN_INS", 1)  # each takes a while, as it should
+    wrong = {"username": "alice", "password": "no"}
+    found = [client.post("/signin/", wrong, REMOTE_ADDR="10.9.8.7") for _ in range(2)]
+    assert [response.status_code for response in found[-2:]] == [200, 429]
+    assert int(found[-1]["Retry-After"]) >= 1
+    assert client.post("/signin/", wrong, REMOTE_ADDR="10.9.8.6").status_code == 200
+
+
+# /v1, by keys alone
+
+
+@pytest.mark.django_db(transaction=True, serialized_rollback=True)
+async def test_v1_takes_the_right_key_alone(
+    alice: User, bob: User, engine: Any, valkey_server: Any
+) -> None:
+    def make() -> dict[str, str]:
+        make_adapter(alice, 1)
+        keys = {
+            "alice": accounts.make_key(user=alice, name="k", scopes=["chat"]),
+            "bob": accounts.make_key(user=bob, name="k", scopes=["chat"]),
+            "other": accounts.make_key(user=alice, name="k", scopes=set(SCOPES) - {"chat"}),
+        }
+        return {name: plain for name, (_, plain) in keys.items()}
+
+    keys = await in_db(make)
+    browser = AsyncClient()
+    await in_db(browser.force_login, alice)
+
+    async def ask(path: str, who: str = "", verb: str = "get") -> int:
+        headers = {"Authorization": f"Bearer {keys[who]}"} if who else {}
+        return (await getattr(browser, verb)(path, headers=headers)).status_code
+
+    model = "/v1/models/agent@v1"
+    assert [await ask(model, who) for who in ("alice", "bob", "other", "")] == [200, 404, 403, 401]
+    assert [await ask("/v1/models", who) for who in ("alice", "other", "")] == [200, 403, 401]
+    chat = "/v1/chat/completions"
+    assert [await ask(chat, who, "post") for who in ("alice", "other", "")] == [400, 403, 401]
+    for verb in ("put", "patch", "delete"):
+        for path in (model, "/v1/models", chat):
+            assert await ask(path, "alice", verb) == 405
+    assert await ask("/v1/adapters", "alice") == 404
+    await in_db(User.objects.filter(pk=alice.pk).update, role=Role.PENDING)
+    assert await ask("/v1/models", "alice") == 401
+
+
+# Sockets
+
+
+def sockets() -> dict[str, Any]:
+    """Each path that a browser can open, with its consumer."""
+    at: Any = application.application_mapping["websocket"]
+    while not hasattr(at, "routes"):
+        at = at.inner
+    return {str(route.pattern): route.callback for route in at.routes}
+
+
+def test_each_socket_is_known() -> None:
+    assert set(sockets()) == {"ws/chat/", "ws/nudges/"}
+
+
+@pytest.mark.django_db(transaction=True, serialized_rollback=True)
+@pytest.mark.parametrize("path", ["ws/chat/", "ws/nudges/"])
+async def test_sockets_are_for_who_is_let_in(path: str, alice: User, valkey_server: Any) -> None:
+    for user in (AnonymousUser(), User(username="carol", role=Role.PENDING), None):
+        end = opened(path, user)
+        await end.connect()
+        assert (await end.receive_output(10)) == {"type": "websocket.close", "code": SIGNED_OUT}
+    end = opened(path, alice)
+    await end.connect()
+    assert await end.receive_nothing(0.2)
+    await end.disconnect()
+
+
+@pytest.mark.django_db(transaction=True, serialized_rollback=True)
+async def test_no_command_reaches_anothers_chat(
+    alice: User, bob: User, engine: Any, valkey_server: Any
+) -> None:
+    turn = await in_db(make_turn, alice)
+    name, session = turn.public_id, await in_db(lambda: turn.session.public_id)
+    commands = [
+        *({"type": kind, "turn": name} for kind in ("stop", "follow", "regenerate")),
+        {"type": "send", "text": "x", "session": session},
+        {"type": "send", "text": "x", "parent": name},
+        {"type": "send", "text": "x", "edits": name},
+    ]
+    end = opened("ws/chat/", bob)
+    await end.connect()
+    for command in commands:
+        await end.send_json(command)
+        async with asyncio.timeout(10):
+            message = await end.receive_json()
+        assert (message["type"], message["message"]) == ("error", "that is not there"), command
+    await end.disconnect()
+    assert await in_db(lambda: turn.session.turns.count()) == 1
+
+
+def opened(path: str, user: Any) -> Browser:
+    scope = {"type": "websocket", "path": f"/{path}", "headers": [HOST], "user": user}
+    return Browser(sockets()[path], scope)
