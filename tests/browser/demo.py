@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from django.urls import URLPattern
 from playwright.sync_api import Browser, BrowserContext, expect
 
 from clawweb.config import ROOT
+from clawweb.stack import guard
 from tests.realstack import Stack, new_stack
 
 NOBODY = "http://127.0.0.1:9/"  # where no model server answers
@@ -53,7 +55,17 @@ class Demo:
         """Replies are written meanwhile, so many words a second: each says what was asked."""
         command = [sys.executable, "-m", "tests.writer", "--rate", str(rate)]
         log = (self.stack.var / "writer.log").open("ab")
-        with log, subprocess.Popen(command, cwd=ROOT, env=self.stack.env, stderr=log) as writer:
+        with (
+            log,
+            subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=self.stack.env,
+                stderr=log,
+                # Should pytest be killed, this must not stay.
+                preexec_fn=lambda: guard.prctl(guard.PR_SET_PDEATHSIG, signal.SIGTERM),
+            ) as writer,
+        ):
             try:
                 yield writer
             finally:
