@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -102,6 +102,16 @@ def call_stop(public_id: str) -> None:
 def keep_text(public_id: str, content: dict[str, Any]) -> None:
     """The texts of a turn that is not recorded; raises ValkeyError when they cannot be kept."""
     _shared(config().redis).set(f"text:{public_id}", json.dumps(content), ex=TTL_SECONDS)
+
+
+def forget_texts(public_ids: Iterable[str]) -> None:
+    """The texts of these turns, kept aside or being written. Without Valkey there are none."""
+    keys = [key for name in public_ids for key in (f"text:{name}", gen_key(name))]
+    try:
+        if keys:
+            _shared(config().redis).delete(*keys)
+    except ValkeyError:
+        return
 
 
 def kept_text(public_id: str) -> dict[str, Any]:

@@ -5,23 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
 
-from django.db.models import Exists, Max, OuterRef, QuerySet, Subquery
+from django.db.models import Max, Min, OuterRef, QuerySet, Subquery
 from django.utils.translation import gettext as _
 
 from clawweb.models import (
     GONE_SAMPLE,
-    OPEN_SAMPLE,
-    AdapterVersion,
     Event,
     SampleState,
     TrainingSample,
     Turn,
     User,
 )
-from clawweb.selectors.learning import BULKY, BULKY_OF_TURN, NEWEST_VOTE
+from clawweb.selectors.hints import live_line
+from clawweb.selectors.learning import BULKY, NEWEST_VOTE
 
 Z = 1.96  # of a 95 % interval
 FEW = 10  # votes below which a share says nothing
@@ -46,20 +44,6 @@ class LikeRate:
     @property
     def is_few(self) -> bool:
         return self.votes < FEW
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
-    """Something the user asked for, in whichever words, with what came of it."""
-
-    text: str
-    times: int
-    newest: datetime
-    version: int | None  # the newest version that learned it; None = none has
-    waits: bool  # some of it is yet to be trained on
-    is_read: bool  # a judge read it from what came next; nobody said it in these words
-    session: str  # where it was said last
-    turn: str
 
 
 def wilson(liked: int, votes: int) -> tuple[float, float]:
@@ -104,51 +88,6 @@ def version_name(version: int) -> str:
     return f"v{version}" if version else _("the base model")
 
 
-def notes_of(user: User) -> list[Note]:
-    """What the user asked for, each text once, newest first; what was taken back is left out."""
-    shown = _noted(user).filter(turn__session__deleted_at=None)
-    texts: dict[str, list[TrainingSample]] = {}
-    for sample in shown.select_related("turn__session", "adapter").order_by("-id"):
-        texts.setdefault(_words(sample), []).append(sample)
-    return [_note(text, samples) for text, samples in texts.items()]
-
-
-def _note(text: str, samples: Sequence[TrainingSample]) -> Note:
-    learned = [
-        sample.adapter.version
-        for sample in samples
-        if sample.state == SampleState.TRAINED
-        and sample.adapter is not None
-        and sample.adapter.rolled_back_at is None
-    ]
-    return Note(
-        text=text,
-        times=len(samples),
-        newest=samples[0].created_at,
-        version=max(learned, default=None),
-        waits=any(sample.state in OPEN_SAMPLE for sample in samples),
-        is_read=all(sample.feedback_id is None for sample in samples),
-        session=samples[0].turn.session.public_id,
-        turn=samples[0].turn.public_id,
-    )
-
-
-def samples_saying(user: User, text: str) -> list[TrainingSample]:
-    """The samples behind a note."""
-    rows = _noted(user).select_related("turn").order_by("id")
-    return [sample for sample in rows if _words(sample) == text]
-
-
-def _noted(user: User) -> QuerySet[TrainingSample]:
-    """The samples that ask for something and that nothing has replaced."""
-    said = TrainingSample.objects.filter(user=user, replaced_by=None).exclude(state__in=GONE_SAMPLE)
-    return said.exclude(hint="", correction="").defer(*BULKY_OF_TURN)
-
-
-def _words(sample: TrainingSample) -> str:
-    return sample.hint or sample.correction
-
-
 def rated_turns(user: User, *, unused: bool = False) -> QuerySet[Turn]:
     """Turns that the user rated, the one rated last first; or those whose rating is not used."""
     rated = (
@@ -169,7 +108,6 @@ def rated_turns(user: User, *, unused: bool = False) -> QuerySet[Turn]:
 def funnel(user: User) -> list[tuple[str, int]]:
     """How many ratings got how far: given, usable, learned, and learned by what answers now."""
     samples = TrainingSample.objects.filter(user=user, replaced_by=None, judgement=None)
-    standing = AdapterVersion.objects.filter(pk=OuterRef("adapter_id"), rolled_back_at=None)
     given = Turn.objects.filter(session__user=user, feedback__isnull=False).distinct().count()
     usable = samples.exclude(state__in=[SampleState.DROPPED, *GONE_SAMPLE])
     learned = samples.filter(state=SampleState.TRAINED)
@@ -177,15 +115,39 @@ def funnel(user: User) -> list[tuple[str, int]]:
         (_("given"), given),
         (_("usable"), usable.count()),
         (_("learned"), learned.count()),
-        (_("in versions that stand"), learned.filter(Exists(standing)).count()),
+        (_("in what answers now"), learned.filter(adapter__in=live_line(user)).count()),
     ]
 
 
-def milestones(user: User) -> list[dict[str, Any]]:
-    """When versions went live and were taken back, newest first."""
-    kinds = ["adapter_live", "adapter_rolled_back", "adapter_refused"]
-    rows = Event.objects.filter(user=user, kind__in=kinds).select_related("adapter")
-    return [
-        {"kind": row.kind, "version": row.adapter.version if row.adapter else 0, "at": row.at}
-        for row in rows.order_by("-id")[:20]
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reign:
+    """A time during which one version answered."""
+
+    version: int  # 0 = the base model
+    since: datetime
+    until: datetime | None  # None = it answers now
+    rolled_back: bool  # so it ended
+
+
+def reigns(user: User) -> list[Reign]:
+    """What answered when, from the user's first message on, oldest first; empty before the first
+    version."""
+    rows = Event.objects.filter(user=user, kind__in=["adapter_live", "adapter_rolled_back"])
+    moves = rows.filter(adapter__isnull=False).order_by("id").select_related("adapter")
+    first = Turn.objects.filter(session__user=user).aggregate(Min("created_at"))["created_at__min"]
+    found: list[Reign] = []
+    version, since = 0, first
+    for move in moves:
+        back = move.kind == "adapter_rolled_back"
+        # Going back to an older version is two events: base reigns for no time in between.
+        if since is not None and move.at - since >= timedelta(seconds=1):
+            found.append(Reign(version=version, since=since, until=move.at, rolled_back=back))
+        version, since = 0 if back else move.adapter.version, move.at
+    if since is not None and moves:
+        found.append(Reign(version=version, since=since, until=None, rolled_back=False))
+    return found
+
+
+def refusals(user: User) -> int:
+    """How many versions did not pass their tests."""
+    return Event.objects.filter(user=user, kind="adapter_refused").count()

@@ -53,7 +53,7 @@ def unlearned_hints(user: User) -> list[str]:
     open_ones = list(own.exclude(hint="").order_by("-id"))
     if not open_ones:
         return []
-    learned = said.filter(state=SampleState.TRAINED, adapter__in=_live_line(user))
+    learned = said.filter(state=SampleState.TRAINED, adapter__in=live_line(user))
     # What was learned later than a hint was given may contradict it, and then wins too.
     newer = learned.filter(pk__gt=open_ones[-1].pk)
     contradicted = contradicted_by_newer([*open_ones, *newer])
@@ -67,7 +67,7 @@ def unlearned_hints(user: User) -> list[str]:
     return list(dict.fromkeys(holding))
 
 
-def _live_line(user: User) -> list[int]:
+def live_line(user: User) -> list[int]:
     """The live version and those it was trained from: what they learned, the agent knows."""
     parents = dict(AdapterVersion.objects.filter(user=user).values_list("pk", "parent_id"))
     live = live_adapter(user)

@@ -284,6 +284,7 @@ def adapter_json(adapter: AdapterVersion) -> dict[str, Any]:
         "created_at": adapter.created_at,
         "live_at": adapter.live_at,
         "rolled_back_at": adapter.rolled_back_at,
+        "forgot_at": adapter.forgot_at,
     }
 
 

@@ -9,9 +9,9 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from clawweb.events import changed
-from clawweb.models import ChatSession, Event, SampleState, TrainingSample
-from clawweb.services import audit
+from clawweb.models import ChatSession, Event, SampleState, Tombstone, TrainingSample
 from clawweb.services.chat import request_stop
+from clawweb.services.forgetting import mark_forgotten, unmark_forgotten
 from clawweb.services.errors import ServiceError
 
 TITLE_CHARS = 200
@@ -44,8 +44,11 @@ def edit_session(
 
 @transaction.atomic
 def delete_session(session: ChatSession) -> None:
-    """Hide it at once and stop what is being written; `erase_deleted` ends it for good."""
-    ChatSession.objects.filter(pk=session.pk, deleted_at=None).update(deleted_at=timezone.now())
+    """Hide it at once, stop what is being written, and mark the versions that learned from it;
+    `erase_deleted` ends it for good."""
+    now = timezone.now()
+    if ChatSession.objects.filter(pk=session.pk, deleted_at=None).update(deleted_at=now):
+        mark_forgotten(session, now)
     for turn in session.turns.filter(finished_at=None):
         request_stop(turn)
     changed(session.user_id, "session", session.public_id)
@@ -54,7 +57,11 @@ def delete_session(session: ChatSession) -> None:
 @transaction.atomic
 def restore_session(session: ChatSession) -> None:
     """Undo a deletion."""
+    deleted_at = ChatSession.objects.get(pk=session.pk).deleted_at
+    if deleted_at is None:
+        return
     ChatSession.objects.filter(pk=session.pk).update(deleted_at=None)
+    unmark_forgotten(session, deleted_at)
     changed(session.user_id, "session", session.public_id)
 
 
@@ -71,13 +78,13 @@ def erase_deleted() -> int:
 
 
 def _erase(session: ChatSession) -> int:
-    samples = TrainingSample.objects.filter(turn__session=session)
-    if samples.filter(state=SampleState.CLAIMED).exists():
+    claimed = TrainingSample.objects.filter(turn__session=session, state=SampleState.CLAIMED)
+    if claimed.exists() or session.deleted_at is None:
         return 0
-    learned = samples.filter(state=SampleState.TRAINED).values_list("adapter__version", flat=True)
-    versions = ", ".join(f"v{version}" for version in sorted({v for v in learned if v}))
+    learned = mark_forgotten(session, session.deleted_at)
+    versions = ", ".join(f"v{row.version}" for row in learned)
     text = f"ratings in it were learned in {versions}" if versions else ""
     Event.objects.create(user_id=session.user_id, kind="chat_erased", text=text)
-    audit.record("erase_session", session, before={"versions": versions})
+    Tombstone.objects.get_or_create(kind="session", object_id=session.public_id)
     session.delete()
     return 1

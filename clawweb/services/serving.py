@@ -14,7 +14,15 @@ from django.utils.translation import gettext as _
 
 from clawweb.config import config
 from clawweb.engine import base_hash, get_engine, get_replicas, install_id
-from clawweb.models import AdapterState, AdapterVersion, Turn, TurnState, User
+from clawweb.models import (
+    ACTIVE_JOB,
+    AdapterState,
+    AdapterVersion,
+    TrainingJob,
+    Turn,
+    TurnState,
+    User,
+)
 from clawweb.selectors.learning import policy_of
 from clawweb.selectors.trials import versions_on_trial
 from clawweb.services.errors import CannotPromote, EngineDown
@@ -122,11 +130,30 @@ def prune() -> None:
         newest = {row.pk for row in rows[: config().versions_kept]}
         pinned = {row.pk for row in rows if row.pinned}
         keep = {*in_use, *newest, *pinned, user.trial_id}
+        _remove_orphans(user, rows)
         for row in rows:
             if row.pk not in keep:
                 delete_files(row, why="Its files were removed: newer versions replaced it.")
             elif row.pk not in in_use:
                 (config().var / f"{row.path}.optimizer.safetensors").unlink(missing_ok=True)
+
+
+def _remove_orphans(user: User, rows: Sequence[AdapterVersion]) -> None:
+    """What a worker wrote that no row names: it died, or all was erased while it trained."""
+    home = config().var / "adapters" / f"u{user.pk}"
+    if not home.is_dir() or TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).exists():
+        return
+    erased = AdapterVersion.objects.filter(user=user, state=AdapterState.ERASED)
+    loaded = async_to_sync(get_engine().loaded)()
+    kept = {Path(row.path).name for row in [*rows, *erased.filter(name__in=loaded)]}
+    for entry in home.iterdir():
+        name = ".".join(entry.name.split(".")[:2])  # v3.1, and v3.1.probe.json beside it
+        if name in kept:
+            continue
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
 
 
 def unload(adapter: AdapterVersion) -> None:

@@ -6,12 +6,12 @@ import tempfile
 import uuid
 import zipfile
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import IO, Protocol
 
 from django.db import IntegrityError, transaction
-from django.db.models import Max
+from django.db.models import Max, Min
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
@@ -23,13 +23,17 @@ from clawweb.models import (
     ACTIVE_JOB,
     AdapterState,
     AdapterVersion,
+    Consent,
     Event,
     GateResult,
     JobState,
+    SampleState,
     TrainingJob,
+    TrainingSample,
     TurnState,
     User,
 )
+from clawweb.selectors.hints import live_line
 from clawweb.selectors.learning import live_adapter
 from clawweb.services import audit, serving
 from clawweb.services.errors import (
@@ -63,7 +67,12 @@ def next_version(user: User) -> int:
 
 def folder_for(user: User, version: int, attempt: int) -> Path:
     """Where this attempt at a version is written, relative to var."""
-    return Path("adapters") / f"u{user.pk}" / f"v{version}.{attempt}"
+    return home_of(user) / f"v{version}.{attempt}"
+
+
+def home_of(user: User) -> Path:
+    """Where all of the user's versions are, relative to var."""
+    return Path("adapters") / f"u{user.pk}"
 
 
 def adapter_name(user: User, version: int, sha256: str) -> str:
@@ -99,6 +108,7 @@ def register(
         rank=config().lora_rank,
         base_hash=base_hash,
         note=note,
+        forgot_at=_forgot_at(job),
     )
     GateResult.objects.bulk_create(
         GateResult(
@@ -116,6 +126,13 @@ def register(
     _note(adapter, "accepted" if accepted else "refused", note)
     changed(job.user_id, "adapter", adapter.name)
     return adapter
+
+
+def _forgot_at(job: TrainingJob) -> datetime | None:
+    """Since when a chat is deleted that the job's version, or its parent, learned from."""
+    parents = AdapterVersion.objects.filter(pk=job.parent_id).values_list("forgot_at", flat=True)
+    chats = job.job_samples.aggregate(at=Min("sample__turn__session__deleted_at"))
+    return parents.first() or chats["at"]
 
 
 def claim_deploy(public_id: str) -> TrainingJob | None:
@@ -208,10 +225,26 @@ def promote(*, user: User, adapter: AdapterVersion) -> None:
 
 def rollback(user: User) -> AdapterVersion | None:
     """Move `live` to what was live before it; None = the base model answers now."""
+    return _go_back(user, forgetting=False)
+
+
+def leave_behind(user: User) -> AdapterVersion | None:
+    """Move `live` to the newest one before it that has learned from no deleted chat; what those in
+    between learned from other chats counts again. None = the base model answers now."""
+    return _go_back(user, forgetting=True)
+
+
+def clean_before(live: AdapterVersion) -> AdapterVersion | None:
+    """What would answer after `leave_behind`; None = the base model."""
+    return _way_back(live, forgetting=True)[0]
+
+
+def _go_back(user: User, *, forgetting: bool) -> AdapterVersion | None:
     live = live_adapter(user)
     if live is None:
         raise NothingToRollBack(_("The base model answers already; there is nothing to roll back."))
-    back, further = _way_back(live)
+    line = live_line(user)
+    back, further = _way_back(live, forgetting=forgetting)
     if back is not None:
         serving.serve(back)
     with transaction.atomic():
@@ -221,6 +254,8 @@ def rollback(user: User) -> AdapterVersion | None:
         if not stepped:
             raise CannotPromote(_("Another version went live in the meantime. Look again."))
         _note(live, "rolled_back", "")
+        if forgetting and user.consent == Consent.TRAIN:
+            _count_again(user, line)
         if back is not None:
             why = f"rolled back from version {live.version}"
             go_live(back, over=None, why=why, live_before=further)
@@ -231,6 +266,22 @@ def rollback(user: User) -> AdapterVersion | None:
 
 def _live(adapter: AdapterVersion | None) -> dict[str, str]:
     return {"live": adapter.name if adapter else "base"}
+
+
+def _count_again(user: User, line: Sequence[int]) -> None:
+    """What the marked ones among these versions learned elsewhere, as if no job had taken it."""
+    learned = TrainingSample.objects.filter(
+        user=user,
+        state=SampleState.TRAINED,
+        adapter__in=line,
+        adapter__forgot_at__isnull=False,
+        replaced_by=None,
+        turn__session__deleted_at=None,
+    )
+    turns = list(learned.values_list("turn__public_id", flat=True))
+    rows = TrainingSample.objects.filter(pk__in=list(learned.values_list("pk", flat=True)))
+    rows.update(state=SampleState.READY, adapter=None, job=None)
+    changed(user.pk, "receipt", *turns)
 
 
 def delete(*, adapter: AdapterVersion) -> None:
@@ -284,12 +335,14 @@ It was trained from one person's ratings and may repeat what they wrote.
 """
 
 
-def _way_back(live: AdapterVersion) -> tuple[AdapterVersion | None, list[int]]:
-    """The newest earlier live version that can still answer, and the way back from there."""
+def _way_back(live: AdapterVersion, *, forgetting: bool) -> tuple[AdapterVersion | None, list[int]]:
+    """The newest earlier live version that can still answer (`forgetting`: and has learned from no
+    deleted chat), and the way back from there."""
     way = list(live.live_before)
     while way:
         back = AdapterVersion.objects.filter(pk=way.pop(), state=AdapterState.STANDBY).first()
-        if back is not None and back.base_hash == base_hash():
+        is_marked = back is not None and back.forgot_at is not None
+        if back is not None and back.base_hash == base_hash() and not (forgetting and is_marked):
             return back, way
     return None, []
 

@@ -8,7 +8,7 @@ from django import forms
 from django.utils.translation import gettext_lazy as _
 
 from clawweb.engine import judge_is_elsewhere
-from clawweb.models import SCOPES, Consent, ReplyLength
+from clawweb.models import SCOPES, Consent, ReplyLength, User
 from clawweb.services.accounts import MOST_INSTRUCTIONS, MOST_TEMPERATURE, UI_SCOPES
 
 CONSENT_TEXTS = {
@@ -101,6 +101,23 @@ class AskingForm(forms.Form):
         required=False,
         widget=forms.NumberInput(attrs={"step": "any", "inputmode": "decimal"}),
     )
+
+
+class EraseForm(forms.Form):
+    """Somebody who types their own name means it."""
+
+    name = forms.CharField(widget=forms.TextInput(attrs={"autocomplete": "off"}))
+
+    def __init__(self, user: User, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.wanted = user.get_username()
+        self.fields["name"].label = _("Type %(name)s to erase it all") % {"name": self.wanted}
+
+    def clean_name(self) -> str:
+        name = str(self.cleaned_data["name"]).strip()
+        if name != self.wanted:
+            raise forms.ValidationError(_("That is not your username. Nothing was erased."))
+        return name
 
 
 class KeyForm(forms.Form):

@@ -86,14 +86,16 @@ export function watchSessions({ root, list, find }) {
 
   async function remove(item) {
     const id = item.dataset.session;
+    let versions = [];
     try {
+      ({ versions } = await call("GET", `/api/agent/chats/${encodeURIComponent(id)}`));
       await call("DELETE", address(id));
     } catch (problem) {
       complain(problem);
       return;
     }
     item.hidden = true;
-    notify(gettext("The chat is deleted."), {
+    notify(deleted(versions), {
       label: gettext("Undo"),
       act: async () => {
         try {
@@ -128,6 +130,12 @@ function watchDrawer(root) {
     set(false);
     toggle.focus();
   });
+}
+
+function deleted(versions) {
+  if (!versions.length) return gettext("The chat is deleted.");
+  const names = versions.map((number) => `v${number}`).join(", ");
+  return interpolate(gettext("The chat is deleted. What %s learned from it stays in there: see My agent."), [names]);
 }
 
 function address(id) {

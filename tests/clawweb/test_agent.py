@@ -16,12 +16,12 @@ from clawweb.selectors.agent import (
     LikeRate,
     funnel,
     like_rates,
-    notes_of,
     rated_turns,
     verdict,
     wilson,
 )
 from clawweb.selectors.learning import agent_status
+from clawweb.selectors.notes import notes_of
 from clawweb.services import feedback, jobs
 from clawweb.services.accounts import pause_learning
 from clawweb.services.notes import take_back_note
@@ -92,7 +92,7 @@ def test_notes_are_gathered_by_what_they_say(alice: User, bob: User) -> None:
     (note,) = notes_of(alice)
     assert (note.times, note.waits, note.version) == (2, True, None)
     assert note.text == hint_of(first)
-    assert note.turn == second.public_id
+    assert [said.turn for said in note.evidence] == [second.public_id, first.public_id]
 
 
 def test_a_note_says_which_version_learned_it(alice: User) -> None:

@@ -18,9 +18,9 @@ from clawweb.models import (
     Turn,
     User,
 )
-from clawweb.selectors.agent import notes_of
 from clawweb.selectors.chat import reply_of, sessions_of, sessions_with
 from clawweb.selectors.learning import ready_samples
+from clawweb.selectors.notes import notes_of
 from clawweb.services import feedback, housekeeping, jobs, sessions
 from clawweb.services.errors import NotRecorded
 from clawweb.views.chat import days

@@ -1,0 +1,58 @@
+"""Reads of forgetting: which versions learned from a chat, and which chats any learned from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db.models import F, Max, Q
+
+from clawweb.models import (
+    AdapterState,
+    AdapterVersion,
+    ChatSession,
+    JobSample,
+    JobState,
+    SampleState,
+    TrainingSample,
+    User,
+)
+
+SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedChat:
+    """A chat, and the versions that have learned from it."""
+
+    session: ChatSession
+    versions: list[AdapterVersion]  # oldest first
+
+
+def versions_that_learned_from(session: ChatSession) -> list[AdapterVersion]:
+    """Those trained on its ratings or reminded of them, and all that grew from these; oldest
+    first. Without those whose files are gone."""
+    samples = TrainingSample.objects.filter(turn__session=session)
+    trained = samples.filter(state=SampleState.TRAINED, adapter__isnull=False)
+    used = JobSample.objects.filter(sample__in=samples, job__child__isnull=False).filter(
+        # What the trainer dropped has left its job; a refused version was trained on all the same.
+        Q(role__in=["replay", "reanswer"])
+        | Q(sample__job=F("job"))
+        | Q(job__state=JobState.REFUSED)
+    )
+    found = set(trained.values_list("adapter_id", flat=True))
+    found |= set(used.values_list("job__child_id", flat=True))
+    rows = list(AdapterVersion.objects.filter(user=session.user_id).order_by("version"))
+    for row in rows:  # a parent's number is the smaller one
+        if row.parent_id in found:
+            found.add(row.pk)
+    return [row for row in rows if row.pk in found and row.state != AdapterState.ERASED]
+
+
+def learned_chats(user: User) -> list[LearnedChat]:
+    """The chats that versions learned from, the one whose ratings were learned last first; also
+    deleted ones that can still be had back."""
+    sessions = ChatSession.objects.filter(user=user)
+    trained = sessions.filter(turns__samples__state=SampleState.TRAINED)
+    newest = trained.annotate(learned=Max("turns__samples__id")).order_by("-learned")[:SHOWN]
+    found = [LearnedChat(session=s, versions=versions_that_learned_from(s)) for s in newest]
+    return [chat for chat in found if chat.versions]

@@ -1,0 +1,182 @@
+"""Reads of what a user asked for: each wish once, with where it was said and what came of it.
+
+A ticked reason is one wish however it is worded by now; free words are the same wish when they
+differ in case, spaces and the mark at their end alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from clawweb.models import (
+    OPEN_SAMPLE,
+    FeedbackReason,
+    SampleState,
+    TrainingSample,
+    User,
+)
+from clawweb.selectors.hints import live_line
+from clawweb.selectors.learning import BULKY_OF_TURN
+
+SHOWN = 8  # places where a wish was said, the newest ones
+WAYS = ("reason", "comment", "correction", "read")  # read: by a judge, from what came next
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """A rating that asked for it."""
+
+    session: str
+    turn: str
+    at: datetime
+    state: str  # learned, waiting or unused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something the user asked for, in whichever words, with what came of it."""
+
+    text: str
+    label: str  # of the reason that was ticked; "" for words
+    way: str  # one of WAYS
+    times: int
+    learned: int  # of these, in the version that answers now
+    waiting: int  # to be trained on
+    newest: datetime
+    version: int | None  # the newest version that learned it and stands; None = none has
+    replaced_by: str  # the label of a newer wish that contradicts this one
+    evidence: list[Evidence]  # newest first
+
+    @property
+    def unused(self) -> int:
+        return self.times - self.learned - self.waiting
+
+    @property
+    def waits(self) -> bool:
+        return self.waiting > 0
+
+    @property
+    def is_read(self) -> bool:
+        """A judge read it from what came next; nobody said it in these words."""
+        return self.way == "read"
+
+
+@dataclass(slots=True)
+class Wish:
+    """A note while it is gathered: its name, its newest wording, the samples that said it."""
+
+    way: str
+    name: str
+    text: str
+    samples: list[TrainingSample]
+
+
+def notes_of(user: User) -> list[Note]:
+    """What the user asked for, each once, newest first; what was taken back is left out."""
+    shown = _said(user, deleted=False)
+    reasons = {row.slug: row for row in FeedbackReason.objects.all()}
+    wishes = _wishes(shown)
+    over = _contradicted(wishes, reasons)
+    live = set(live_line(user))
+    return [_note(wish, reasons, over.get(wish.name, ""), live) for wish in wishes]
+
+
+def samples_saying(user: User, text: str) -> tuple[str, str, list[TrainingSample]]:
+    """How a note is said, its name and the samples behind it; ("", "", []) when there is none."""
+    for wish in _wishes(_said(user, deleted=True)):
+        if wish.text == text:
+            return wish.way, wish.name, wish.samples
+    return "", "", []
+
+
+def _said(user: User, *, deleted: bool) -> Iterable[TrainingSample]:
+    """The samples that ask for something and that no newer rating has replaced, newest first."""
+    rows = TrainingSample.objects.filter(user=user, replaced_by=None)
+    rows = rows.exclude(state__in=[SampleState.WITHDRAWN, SampleState.ERASED])
+    rows = rows.exclude(hint="", correction="")
+    if not deleted:
+        rows = rows.filter(turn__session__deleted_at=None)
+    found = rows.select_related("turn__session", "adapter", "feedback", "judgement")
+    return found.defer(*BULKY_OF_TURN, "token_effects").order_by("-id")
+
+
+def _wishes(samples: Iterable[TrainingSample]) -> list[Wish]:
+    wishes: dict[tuple[str, str], Wish] = {}
+    for sample in samples:
+        for way, name, text in _words(sample):
+            wish = wishes.setdefault((way, name), Wish(way, name, text, []))
+            wish.samples.append(sample)
+    return list(wishes.values())
+
+
+def _words(sample: TrainingSample) -> Iterator[tuple[str, str, str]]:
+    """Each thing that the sample asks for: the way it was said, its name, its words."""
+    said = sample.feedback
+    if said is None:
+        yield "read", _normal(sample.hint), sample.hint
+        return
+    for reason in said.reasons:
+        yield "reason", reason["slug"], reason["hint"]
+    if said.comment and said.value == -1:  # praise is no instruction
+        yield "comment", _normal(said.comment), said.comment
+    if said.correction:
+        yield "correction", _normal(said.correction), said.correction
+
+
+def _normal(text: str) -> str:
+    return " ".join(text.casefold().split()).rstrip(".!… ")
+
+
+def _contradicted(wishes: list[Wish], reasons: dict[str, FeedbackReason]) -> dict[str, str]:
+    """Reasons that ask for one pole of an axis while a newer one asks for another, with its
+    label."""
+    wins: dict[str, FeedbackReason] = {}
+    over: dict[str, str] = {}
+    for wish in wishes:  # newest first
+        reason = reasons.get(wish.name) if wish.way == "reason" else None
+        if reason is None or not reason.axis:
+            continue
+        winner = wins.setdefault(reason.axis, reason)
+        if winner.pole != reason.pole:
+            over[wish.name] = winner.label
+    return over
+
+
+def _note(wish: Wish, reasons: dict[str, FeedbackReason], over: str, live: set[int]) -> Note:
+    states = [_state(sample, live) for sample in wish.samples]
+    versions = [
+        sample.adapter.version
+        for sample in wish.samples
+        if sample.state == SampleState.TRAINED
+        and sample.adapter is not None
+        and sample.adapter.rolled_back_at is None
+    ]
+    reason = reasons.get(wish.name) if wish.way == "reason" else None
+    return Note(
+        text=wish.text,
+        label=reason.label if reason else "",
+        way=wish.way,
+        times=len(wish.samples),
+        learned=states.count("learned"),
+        waiting=states.count("waiting"),
+        newest=wish.samples[0].created_at,
+        version=max(versions, default=None),
+        replaced_by=over,
+        evidence=[
+            Evidence(
+                session=sample.turn.session.public_id,
+                turn=sample.turn.public_id,
+                at=sample.created_at,
+                state=state,
+            )
+            for sample, state in zip(wish.samples[:SHOWN], states, strict=False)
+        ],
+    )
+
+
+def _state(sample: TrainingSample, live: set[int]) -> str:
+    if sample.state in OPEN_SAMPLE:
+        return "waiting"
+    return "learned" if sample.adapter_id in live else "unused"

@@ -1,0 +1,163 @@
+"""Writes of forgetting: versions marked that learned from a deleted chat, training without it, and
+the end of all that an agent has learned.
+
+A version cannot unlearn. What learned from a chat that is gone is marked, and can be left behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import uuid
+from datetime import datetime, timedelta
+
+from asgiref.sync import async_to_sync
+from django.db import transaction
+from django.utils import timezone
+
+from clawweb import valkey
+from clawweb.config import config
+from clawweb.engine import get_engine
+from clawweb.events import changed
+from clawweb.models import (
+    ACTIVE_JOB,
+    AdapterState,
+    AdapterVersion,
+    ChatSession,
+    Event,
+    GateResult,
+    JobState,
+    SavedView,
+    TrainingJob,
+    Transfer,
+    Turn,
+    User,
+)
+from clawweb.selectors.forgetting import versions_that_learned_from
+from clawweb.selectors.learning import live_adapter
+from clawweb.services import audit, erasure, jobs, transfers, versions
+from clawweb.services.errors import AlreadyTraining, NothingReady, ServiceError
+from rollouts.errors import EngineUnavailable, RolloutError
+from rollouts.types import Policy
+
+log = logging.getLogger(__name__)
+
+
+def mark_forgotten(session: ChatSession, at: datetime) -> list[AdapterVersion]:
+    """Mark the versions that learned from the chat as of `at`, when it was deleted; which those
+    are. An older mark stays."""
+    learned = versions_that_learned_from(session)
+    marked = AdapterVersion.objects.filter(pk__in=[row.pk for row in learned], forgot_at=None)
+    marked.update(forgot_at=at)
+    changed(session.user_id, "adapter", *(row.name for row in learned))
+    return learned
+
+
+def unmark_forgotten(session: ChatSession, at: datetime) -> None:
+    """The chat that was deleted then is back; what other deleted ones have taught stays marked."""
+    marked = AdapterVersion.objects.filter(user=session.user_id, forgot_at=at)
+    names = list(marked.values_list("name", flat=True))
+    marked.update(forgot_at=None)
+    others = ChatSession.objects.filter(user=session.user_id, deleted_at__isnull=False)
+    for other in others.exclude(pk=session.pk):
+        mark_forgotten(other, other.deleted_at)  # type: ignore[arg-type]  # filtered above
+    changed(session.user_id, "adapter", *names)
+
+
+def train_without(user: User) -> tuple[AdapterVersion | None, TrainingJob | None]:
+    """Leave the versions behind that learned from deleted chats: the newest one before them answers
+    (None = base), and what they learned elsewhere counts again and is trained at once.
+
+    The job is None when nothing is left to train on.
+    """
+    live = live_adapter(user)
+    if live is None or live.forgot_at is None:
+        raise ServiceError("What answers now has not learned from a chat that you deleted.")
+    active = TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).first()
+    if active is not None:
+        raise AlreadyTraining("A version is being trained. Wait for it or cancel the job first.")
+    back = versions.leave_behind(user)
+    try:
+        return back, jobs.queue_job(user=user)
+    except (NothingReady, AlreadyTraining):
+        return back, None
+
+
+def erase_learning(user: User) -> None:
+    """Erase every chat, rating, sample, job and version of the user, and the files made of them.
+
+    The account, its keys and its settings stay. A running job is fenced first: whatever its worker
+    still writes finds no row. Version numbers are not used again: those rows stay, empty.
+    """
+    with transaction.atomic():
+        held = AdapterVersion.objects.filter(user=user).exclude(state=AdapterState.ERASED)
+        names = list(held.values_list("name", flat=True))
+        turns = _recent_turns(user)
+        files = list(Transfer.objects.filter(user=user).values_list("public_id", flat=True))
+        audit.record("erase_learning", user, before={"versions": len(names)})
+        _fence(user)
+        _bury(user, names)
+        _erase_rows(user)
+        changed(user.pk, "session", "all")
+        changed(user.pk, "adapter", "all")
+    valkey.forget_texts(turns)
+    for name in files:
+        for path in transfers.folder().glob(f"{name}*"):
+            path.unlink(missing_ok=True)
+    _erase_files(user, names)
+
+
+def _recent_turns(user: User) -> list[str]:
+    """Turns of which texts may still be in Valkey."""
+    since = timezone.now() - timedelta(seconds=2 * valkey.TTL_SECONDS)
+    rows = Turn.objects.filter(session__user=user, created_at__gt=since)
+    return list(rows.values_list("public_id", flat=True))
+
+
+def _fence(user: User) -> None:
+    """No lease that a worker holds is good any more."""
+    jobs_of = TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB)
+    jobs_of.update(state=JobState.CANCELLED, lease_token=str(uuid.uuid4()), cancel_requested=True)
+    Transfer.objects.filter(user=user).update(lease_token=str(uuid.uuid4()))
+
+
+def _bury(user: User, names: list[str]) -> None:
+    """A tombstone for each chat and version: that it was erased, and nothing of what it was."""
+    chats = ChatSession.objects.filter(user=user).values_list("public_id", flat=True)
+    erasure.bury(erasure.SESSION, *chats)
+    erasure.bury(erasure.VERSION, *names)
+
+
+def _erase_rows(user: User) -> None:
+    """In the order in which rows hang on each other."""
+    User.objects.filter(pk=user.pk).update(
+        trial=None, trial_share=0, reward_mean=0.0, reward_variance=1.0, reward_count=0
+    )
+    ChatSession.objects.filter(user=user).delete()  # with turns, ratings, samples, comparisons
+    TrainingJob.objects.filter(user=user).delete()  # with metrics
+    Event.objects.filter(user=user).delete()
+    Transfer.objects.filter(user=user).delete()
+    SavedView.objects.filter(user=user).delete()
+    own = AdapterVersion.objects.filter(user=user)
+    GateResult.objects.filter(adapter__in=own).delete()
+    own.update(
+        state=AdapterState.ERASED,
+        note="",
+        live_before=[],
+        pinned=False,
+        forgot_at=None,
+        rolled_back_at=None,
+    )
+
+
+def _erase_files(user: User, names: list[str]) -> None:
+    """Out of the model server first: it would die on the next use of a version without files."""
+    for name in names:
+        try:
+            async_to_sync(get_engine().unload)(Policy(adapter=name))
+        except EngineUnavailable:
+            pass  # it comes back with what is live, which is nothing of this user's
+        except RolloutError as exc:
+            log.warning("%s is not unloaded, the sweep removes it: %s", name, exc)
+            return
+    shutil.rmtree(config().var / versions.home_of(user), ignore_errors=True)

@@ -1,0 +1,311 @@
+"""Forgetting a chat: what learned from it is marked and can be left behind; erasing everything."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from clawweb import valkey
+from clawweb.config import config
+from clawweb.models import (
+    AdapterState,
+    AdapterVersion,
+    AuditEvent,
+    ChatSession,
+    Event,
+    Feedback,
+    JobSample,
+    JobState,
+    SampleState,
+    Tombstone,
+    TrainingJob,
+    TrainingSample,
+    Turn,
+    User,
+)
+from clawweb.selectors.forgetting import learned_chats, versions_that_learned_from
+from clawweb.selectors.learning import live_adapter, ready_samples
+from clawweb.services import housekeeping, jobs, serving, transfers, versions
+from clawweb.services.forgetting import erase_learning, train_without
+from clawweb.services.errors import AlreadyTraining, LeaseLost, ServiceError
+from rollouts.types import Policy
+from tests.factories import claimed_job, down, make_adapter, make_turn, rated
+
+pytestmark = pytest.mark.usefixtures("valkey_server", "engine", "transfer_files")
+
+
+def learn(turns: list[Turn], adapter: AdapterVersion) -> None:
+    rows = TrainingSample.objects.filter(turn__in=turns)
+    rows.update(state=SampleState.TRAINED, adapter=adapter)
+
+
+@pytest.fixture
+def line(alice: User) -> tuple[list[Turn], list[AdapterVersion]]:
+    """Three chats, each learned by a version that grew from the one before; the last one is
+    live."""
+    turns = rated(alice, 3)
+    first = make_adapter(alice, 1)
+    second = make_adapter(alice, 2, parent=first, live_before=[first.pk])
+    way = [first.pk, second.pk]
+    third = make_adapter(alice, 3, AdapterState.LIVE, parent=second, live_before=way)
+    for turn, adapter in zip(turns, (first, second, third), strict=True):
+        learn([turn], adapter)
+    return turns, [first, second, third]
+
+
+def marked(user: User) -> list[int]:
+    rows = user.adapters.filter(forgot_at__isnull=False).order_by("version")
+    return list(rows.values_list("version", flat=True))
+
+
+# Which versions
+
+
+def test_a_chat_is_in_what_learned_from_it_and_in_all_that_grew_from_that(line: Any) -> None:
+    turns, (_, second, third) = line
+    assert versions_that_learned_from(turns[1].session) == [second, third]
+
+
+def test_being_reminded_of_a_chat_is_learning_from_it(line: Any, alice: User) -> None:
+    turns, _ = line
+    aside = make_adapter(alice, 4)
+    job = TrainingJob.objects.create(user=alice, state=JobState.DEPLOYED, child=aside)
+    sample = TrainingSample.objects.get(turn=turns[2])
+    JobSample.objects.create(job=job, sample=sample, role="replay")
+    assert [row.version for row in versions_that_learned_from(turns[2].session)] == [3, 4]
+
+
+def test_what_the_trainer_dropped_taught_nothing(alice: User) -> None:
+    turn = make_turn(alice)
+    down(turn)
+    job = claimed_job(alice)
+    jobs.drop_samples(job, {TrainingSample.objects.get().pk: "too_long"})
+    TrainingJob.objects.filter(pk=job.pk).update(child=make_adapter(alice, 1))
+    assert versions_that_learned_from(turn.session) == []
+
+
+# Marks
+
+
+def test_a_deletion_marks_and_its_undoing_unmarks(line: Any, alice: User) -> None:
+    turns, _ = line
+    housekeeping.delete_session(turns[1].session)
+    assert marked(alice) == [2, 3]
+    housekeeping.restore_session(turns[1].session)
+    assert marked(alice) == []
+
+
+@pytest.mark.parametrize("back", [0, 1])
+def test_what_another_deleted_chat_taught_stays_marked(line: Any, alice: User, back: int) -> None:
+    turns, _ = line
+    for turn in (turns[1], turns[2]):
+        housekeeping.delete_session(turn.session)
+    housekeeping.restore_session((turns[1], turns[2])[back].session)
+    assert marked(alice) == ([3], [2, 3])[back]
+
+
+def test_a_chat_that_is_gone_for_good_leaves_its_marks_and_a_tombstone(
+    line: Any, alice: User
+) -> None:
+    turns, _ = line
+    session = turns[1].session
+    housekeeping.delete_session(session)
+    ChatSession.objects.filter(pk=session.pk).update(
+        deleted_at=timezone.now() - timedelta(minutes=11)
+    )
+    assert housekeeping.erase_deleted() == 1
+    assert marked(alice) == [2, 3]
+    assert Tombstone.objects.get().object_id == session.public_id
+    assert Event.objects.get(kind="chat_erased").text == "ratings in it were learned in v2, v3"
+
+
+def test_a_version_made_from_a_marked_one_or_from_a_deleted_chat_is_marked(alice: User) -> None:
+    turn = make_turn(alice)
+    down(turn)
+    job = claimed_job(alice)
+    housekeeping.delete_session(turn.session)
+    made = versions.register(
+        job,
+        version=1,
+        path=Path("adapters/x/v1.1"),
+        sha256="0" * 64,
+        size_bytes=1,
+        base_hash="b",
+        measures=[],
+        accepted=True,
+        note="",
+    )
+    assert made.forgot_at == ChatSession.objects.get(pk=turn.session_id).deleted_at
+
+
+def test_nobody_marks_anothers_versions(line: Any, alice: User, bob: User) -> None:
+    theirs = rated(bob, 1)[0]
+    learn([theirs], make_adapter(bob, 1))
+    housekeeping.delete_session(theirs.session)
+    assert (marked(alice), marked(bob)) == ([], [1])
+    assert len(learned_chats(alice)) == 3
+
+
+# Left behind
+
+
+def test_what_is_left_is_trained_again_from_before(line: Any, alice: User) -> None:
+    turns, (first, _, third) = line
+    more = rated(alice, 1)
+    learn(more, third)
+    housekeeping.delete_session(turns[1].session)
+    back, job = train_without(alice)
+    assert (back, live_adapter(alice)) == (first, first)
+    assert job is not None
+    # Of the versions left behind: not the deleted chat's, and not what the first one knows
+    assert {sample.turn for sample in ready_samples(alice)} == {turns[2], *more}
+    third.refresh_from_db()
+    assert (third.state, third.rolled_back_at is not None) == (AdapterState.STANDBY, True)
+    claimed = jobs.claim_job(job.public_id)
+    assert claimed.parent == first
+    assert {sample.turn for sample in jobs.samples_of(claimed)} == {turns[2], *more}
+    # The first one's are what it is reminded of
+    assert [sample.turn for sample in jobs.samples_of(claimed, "replay")] == [turns[0]]
+
+
+def test_when_all_versions_learned_from_it_base_answers(line: Any, alice: User) -> None:
+    turns, _ = line
+    housekeeping.delete_session(turns[0].session)
+    back, job = train_without(alice)
+    assert (back, live_adapter(alice)) == (None, None)
+    assert {sample.turn for sample in ready_samples(alice)} == {turns[1], turns[2]}
+    assert job is not None
+
+
+def test_without_other_ratings_there_is_no_job(alice: User) -> None:
+    turn = rated(alice, 1)[0]
+    learn([turn], make_adapter(alice, 1, AdapterState.LIVE))
+    housekeeping.delete_session(turn.session)
+    assert train_without(alice) == (None, None)
+
+
+def test_what_learned_from_no_deleted_chat_is_not_left(line: Any, alice: User) -> None:
+    with pytest.raises(ServiceError):
+        train_without(alice)
+    assert live_adapter(alice).version == 3
+
+
+def test_a_running_job_comes_first(line: Any, alice: User) -> None:
+    turns, _ = line
+    rated(alice, 1)
+    jobs.queue_job(user=alice)
+    housekeeping.delete_session(turns[1].session)
+    with pytest.raises(AlreadyTraining):
+        train_without(alice)
+    assert live_adapter(alice).version == 3
+
+
+# Everything
+
+
+async def _load(engine: Any, adapter: AdapterVersion) -> None:
+    await engine.load(Policy(adapter=adapter.name, version=adapter.version, path=adapter.path))
+
+
+def test_everything_is_erased_and_nothing_of_others(
+    line: Any, engine: Any, alice: User, bob: User
+) -> None:
+    from asgiref.sync import async_to_sync
+
+    turns, made = line
+    kept = rated(bob, 1)[0]
+    theirs = make_adapter(bob, 1, AdapterState.LIVE)
+    learn([kept], theirs)
+    for adapter in (*made, theirs):
+        async_to_sync(_load)(engine, adapter)
+    valkey.keep_text(turns[0].public_id, {"input": []})
+    export = transfers.queue_export(user=alice)
+    (transfers.folder() / f"{export.public_id}.jsonl").write_text("texts")
+    sessions = {turn.session.public_id for turn in turns}
+
+    erase_learning(alice)
+
+    assert not ChatSession.objects.filter(user=alice).exists()
+    assert not TrainingSample.objects.filter(user=alice).exists()
+    assert not Feedback.objects.filter(author=alice).exists()
+    assert not Event.objects.filter(user=alice).exists()
+    assert set(alice.adapters.values_list("state", flat=True)) == {AdapterState.ERASED}
+    assert not (config().var / versions.home_of(alice)).exists()
+    assert not list(transfers.folder().glob(f"{export.public_id}*"))
+    assert valkey.kept_text(turns[0].public_id) == {}
+    assert set(async_to_sync(engine.loaded)()) == {theirs.name}
+    stones = set(Tombstone.objects.values_list("kind", "object_id"))
+    assert stones == {("session", name) for name in sessions} | {
+        ("version", adapter.name) for adapter in made
+    }
+    assert AuditEvent.objects.get(action="erase_learning").object_id == "alice"
+    assert versions.next_version(alice) == 4  # numbers are not used again
+    assert live_adapter(bob) == theirs
+    assert TrainingSample.objects.filter(user=bob).count() == 1
+
+
+def test_a_worker_that_still_trains_finds_no_row(alice: User) -> None:
+    rated(alice, 1)
+    job = claimed_job(alice)
+    erase_learning(alice)
+    assert not jobs.renew(job)
+    with pytest.raises(LeaseLost):
+        jobs.advance(job, phase="on and on")
+    written = config().var / versions.home_of(alice) / "v1.1"
+    written.mkdir(parents=True)
+    (written.parent / "v1.1.probe.json").write_text("{}")
+    make_adapter(alice, 2)  # a later one, and its folder stays
+    serving.prune()
+    assert [path.name for path in written.parent.iterdir()] == ["v2.1"]
+
+
+# Pages
+
+
+def test_the_api_says_who_learned_and_leaves_them_behind(
+    client: Client, line: Any, alice: User, bob: User
+) -> None:
+    turns, _ = line
+    name = turns[1].session.public_id
+    client.force_login(bob)
+    assert client.get(f"/api/agent/chats/{name}").status_code == 404
+    assert client.post("/api/agent/train-without").status_code == 409
+    client.force_login(alice)
+    assert client.get(f"/api/agent/chats/{name}").json() == {"versions": [2, 3]}
+    client.delete(f"/api/sessions/{name}")
+    assert "Train again without it" in client.get("/agent/").content.decode()
+    assert "learned from a chat that you deleted" in client.get("/adapters/").content.decode()
+    left = client.post("/api/agent/train-without")
+    assert (left.status_code, left.json()["version"]) == (202, 1)
+    assert "Train again without it" not in client.get("/agent/").content.decode()
+
+
+def test_the_page_lists_chats_and_undoes_their_deletion(
+    client: Client, line: Any, alice: User
+) -> None:
+    turns, _ = line
+    client.force_login(alice)
+    name = turns[1].session.public_id
+
+    def shown() -> str:
+        return client.get("/parts/forget/").content.decode()
+
+    assert "v2, v3" in shown()
+    assert f'id="forget-{name}"' in shown()
+    client.delete(f"/api/sessions/{name}")
+    assert f"/api/sessions/{name}/restore" in shown()
+
+
+def test_erasing_asks_for_ones_own_name(client: Client, line: Any, alice: User) -> None:
+    client.force_login(alice)
+    assert "3 chats" in client.get("/agent/erase/").content.decode()
+    assert client.post("/agent/erase/", {"name": "bob"}).status_code == 422
+    assert ChatSession.objects.filter(user=alice).count() == 3
+    assert client.post("/agent/erase/", {"name": "alice"})["Location"] == "/agent/"
+    assert not ChatSession.objects.filter(user=alice).exists()
+    assert "it learns from your ratings" in client.get("/agent/").content.decode()

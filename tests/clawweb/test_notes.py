@@ -1,0 +1,145 @@
+"""What it seems to have learned: wishes gathered, with their evidence and what came of them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from clawweb.models import (
+    AdapterState,
+    AdapterVersion,
+    Event,
+    SampleState,
+    TrainingSample,
+    Turn,
+    User,
+)
+from clawweb.selectors.agent import reigns
+from clawweb.selectors.chat import latest_feedback
+from clawweb.selectors.notes import notes_of
+from clawweb.services import feedback
+from clawweb.services.notes import take_back_note
+from tests.factories import down, make_adapter, make_turn
+
+pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
+
+
+def say(user: User, comment: str = "", *reasons: str, correction: str = "") -> Turn:
+    turn = make_turn(user)
+    said = {"value": -1, "comment": comment, "reasons": list(reasons), "correction": correction}
+    feedback.rate_turn(turn=turn, author=user, changes=said)
+    return turn
+
+
+def learn(turns: list[Turn], adapter: AdapterVersion) -> None:
+    rows = TrainingSample.objects.filter(turn__in=turns)
+    rows.update(state=SampleState.TRAINED, adapter=adapter)
+
+
+def test_a_rating_that_says_two_things_is_evidence_for_both(alice: User) -> None:
+    say(alice, "Use metres.", "too_long")
+    say(alice, "", "too_long", correction="Six metres.")
+    counted = {(note.way, note.label): note.times for note in notes_of(alice)}
+    assert counted == {("reason", "Too long"): 2, ("comment", ""): 1, ("correction", ""): 1}
+
+
+def test_free_words_are_one_wish_in_any_case_and_spacing(alice: User) -> None:
+    say(alice, "Use metres.")
+    say(alice, "use   METRES!")
+    (note,) = notes_of(alice)
+    assert (note.text, note.times) == ("use   METRES!", 2)
+
+
+def test_each_wish_says_how_much_of_it_is_learned_waits_or_is_not_used(alice: User) -> None:
+    first, second, gone, _ = (say(alice, "Use metres.") for _ in range(4))
+    v1 = make_adapter(alice, 1, AdapterState.STANDBY)
+    v2 = make_adapter(alice, 2, AdapterState.LIVE, parent=v1)
+    back = make_adapter(alice, 3, AdapterState.STANDBY, rolled_back_at=timezone.now())
+    learn([first], v1)  # what a version's parents learned it knows
+    learn([second], v2)
+    learn([gone], back)
+    (note,) = notes_of(alice)
+    assert (note.learned, note.waiting, note.unused, note.version) == (2, 1, 1, 2)
+    assert [said.state for said in note.evidence] == ["waiting", "unused", "learned", "learned"]
+
+
+def test_the_newest_wish_of_an_axis_replaces_those_of_other_poles(alice: User) -> None:
+    say(alice, "", "too_long")
+    say(alice, "", "too_short")
+    replaced = {note.label: note.replaced_by for note in notes_of(alice)}
+    assert replaced == {"Too short": "", "Too long": "Too short"}
+    say(alice, "", "too_long")
+    replaced = {note.label: note.replaced_by for note in notes_of(alice)}
+    assert replaced == {"Too long": "", "Too short": "Too long"}
+
+
+def test_a_wish_that_a_job_put_aside_for_a_newer_one_is_still_shown(alice: User) -> None:
+    turn = say(alice, "", "too_long")
+    TrainingSample.objects.filter(turn=turn).update(state=SampleState.SUPERSEDED)
+    say(alice, "", "too_short")
+    assert [note.label for note in notes_of(alice)] == ["Too short", "Too long"]
+
+
+def test_one_wish_is_taken_back_and_what_else_was_said_stays(alice: User, bob: User) -> None:
+    turn = say(alice, "Use metres.", "too_long")
+    say(bob, "Use metres.")
+    assert take_back_note(user=alice, text="Use metres.") == 1
+    said = latest_feedback(turn)
+    assert (said.value, said.comment, [r["slug"] for r in said.reasons]) == (-1, "", ["too_long"])
+    (note,) = notes_of(alice)
+    assert take_back_note(user=alice, text=note.text) == 1
+    assert notes_of(alice) == []
+    assert len(notes_of(bob)) == 1
+
+
+def test_a_correction_is_taken_back(alice: User) -> None:
+    turn = say(alice, correction="Six metres.")
+    take_back_note(user=alice, text="Six metres.")
+    assert latest_feedback(turn).correction == ""
+
+
+def test_the_page_shows_the_evidence(client: Client, alice: User) -> None:
+    client.force_login(alice)
+    say(alice, "", "too_long")
+    turn = say(alice, "", "too_short")
+    page = client.get("/agent/").content.decode()
+    assert f"/sessions/{turn.session.public_id}/#{turn.public_id}" in page
+    assert "replaced by your newer “Too short”" in page
+
+
+# What answered when
+
+
+def event(adapter: AdapterVersion, kind: str, minute: int) -> None:
+    row = Event.objects.create(user=adapter.user, kind=f"adapter_{kind}", adapter=adapter)
+    Event.objects.filter(pk=row.pk).update(at=timezone.now() + timedelta(minutes=minute))
+
+
+def test_reigns_follow_each_other(alice: User) -> None:
+    down(make_turn(alice))
+    v1, v2 = (make_adapter(alice, n) for n in (1, 2))
+    event(v1, "live", 10)
+    event(v2, "live", 20)
+    event(v2, "rolled_back", 30)
+    event(v1, "live", 30)
+    event(v1, "rolled_back", 40)
+    found = reigns(alice)
+    assert [(r.version, r.rolled_back) for r in found] == [
+        (0, False),
+        (1, False),
+        (2, True),
+        (1, True),
+        (0, False),
+    ]
+    assert found[-1].until is None
+    assert all(a.until <= b.since for a, b in pairwise(found))
+
+
+def test_without_versions_there_is_no_timeline(alice: User, bob: User) -> None:
+    event(make_adapter(bob, 1), "live", 0)
+    make_turn(alice)
+    assert reigns(alice) == []
