@@ -141,7 +141,7 @@ def test_the_map_is_terse() -> None:
     assert (wordy, silent) == ({}, [])
 
 
-@pytest.mark.parametrize(("name", "longest"), [("README.md", 230), ("ARCHITECTURE.md", 215)])
+@pytest.mark.parametrize(("name", "longest"), [("README.md", 250), ("ARCHITECTURE.md", 215)])
 def test_the_first_documents_stay_short(name: str, longest: int) -> None:
     assert len(text_of(name).splitlines()) <= longest
 

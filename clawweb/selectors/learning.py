@@ -216,11 +216,16 @@ def seconds_left(job: TrainingJob) -> float | None:
         return None
     ended = TrainingJob.objects.filter(state__in=[JobState.DEPLOYED, JobState.REFUSED])
     newest = ended.exclude(timings={}).order_by("-id").values_list("timings", flat=True)[:10]
-    whole = [sum(timings.values()) for timings in newest]
+    whole = [sum(phase_seconds(timings).values()) for timings in newest]
     if not whole:
         return None
     elapsed = (timezone.now() - job.started_at).total_seconds()
     return max(statistics.median(whole) - elapsed, 0.0)
+
+
+def phase_seconds(timings: dict[str, Any]) -> dict[str, float]:
+    """A job's phases with their seconds; what else was measured stands beside them."""
+    return {name: value for name, value in timings.items() if isinstance(value, int | float)}
 
 
 def _waits_for(job: TrainingJob) -> str:

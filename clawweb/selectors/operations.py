@@ -25,7 +25,7 @@ from clawweb.models import (
     Turn,
     TurnState,
 )
-from clawweb.selectors.learning import GONE_AFTER
+from clawweb.selectors.learning import GONE_AFTER, phase_seconds
 
 LATELY = timedelta(minutes=5)
 QUANTILES = (0.5, 0.95, 0.99)
@@ -79,7 +79,7 @@ def job_seconds() -> dict[str, float]:
     newest = TrainingJob.objects.filter(state=JobState.DEPLOYED).order_by("-id")[:20]
     phases: dict[str, list[float]] = {}
     for timings in newest.values_list("timings", flat=True):
-        for phase, seconds in timings.items():
+        for phase, seconds in phase_seconds(timings).items():
             phases.setdefault(phase, []).append(seconds)
     return {phase: statistics.median(seconds) for phase, seconds in phases.items()}
 

@@ -9,10 +9,11 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from clawweb.events import changed
-from clawweb.models import ChatSession, Event, SampleState, Tombstone, TrainingSample
+from clawweb.models import ChatSession, Event, SampleState, TrainingSample
+from clawweb.services import erasure
 from clawweb.services.chat import request_stop
-from clawweb.services.forgetting import mark_forgotten, unmark_forgotten
 from clawweb.services.errors import ServiceError
+from clawweb.services.forgetting import mark_forgotten, unmark_forgotten
 
 TITLE_CHARS = 200
 UNDO = timedelta(minutes=10)  # how long a deleted session can be had back
@@ -85,6 +86,6 @@ def _erase(session: ChatSession) -> int:
     versions = ", ".join(f"v{row.version}" for row in learned)
     text = f"ratings in it were learned in {versions}" if versions else ""
     Event.objects.create(user_id=session.user_id, kind="chat_erased", text=text)
-    Tombstone.objects.get_or_create(kind="session", object_id=session.public_id)
+    erasure.bury(erasure.SESSION, session.public_id)
     session.delete()
     return 1

@@ -31,8 +31,8 @@ from clawweb.models import (
 from clawweb.selectors.forgetting import learned_chats, versions_that_learned_from
 from clawweb.selectors.learning import live_adapter, ready_samples
 from clawweb.services import housekeeping, jobs, serving, transfers, versions
-from clawweb.services.forgetting import erase_learning, train_without
 from clawweb.services.errors import AlreadyTraining, LeaseLost, ServiceError
+from clawweb.services.forgetting import erase_learning, train_without
 from rollouts.types import Policy
 from tests.factories import claimed_job, down, make_adapter, make_turn, rated
 
