@@ -120,7 +120,7 @@ def _receipt_text(sample: TrainingSample, state: str, count: dict[str, int] | No
 
 
 def _receipt_words(sample: TrainingSample, state: str, count: dict[str, int] | None) -> str:
-    if state == "counted" and count:
+    if state == "counted" and count and count["have"] < count["need"]:
         return _("counted (%(have)s of %(need)s)") % count
     if state == "in_training" and sample.job:
         return _("in training (job %(n)s)") % {"n": job_number(sample.job)}
@@ -133,6 +133,7 @@ def _receipt_words(sample: TrainingSample, state: str, count: dict[str, int] | N
         return _("not used: %(why)s") % {"why": DropReason(sample.drop_reason).label}
     return {
         "saved": _("saved"),
+        "counted": _("counted"),
         "held_back": _("kept aside to test the next version"),
         "superseded": _("replaced by a newer rating"),
         "withdrawn": _("taken back"),
