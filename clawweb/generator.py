@@ -45,6 +45,7 @@ CONCURRENT = 32
 IDLE_SECONDS = 0.5  # how often rows are looked at when nothing wakes us
 CHECKPOINT_SECONDS = 1.0
 HEARTBEAT_SECONDS = 10.0
+CANCEL_SECONDS = 3.0  # until a cancelled task is cancelled again
 
 
 class Generator:
@@ -72,9 +73,7 @@ class Generator:
         finally:
             await asyncio.gather(*self.claims, return_exceptions=True)
             writing = [reply.task for reply in self.running.values() if reply.task]
-            for task in [*helpers, *writing]:
-                task.cancel()
-            await asyncio.gather(*helpers, *writing, return_exceptions=True)
+            await end_all({*helpers, *writing})
             await self.logs.close()
             with contextlib.suppress(valkey.ValkeyError):
                 await self.bell.aclose()
@@ -142,6 +141,15 @@ class Generator:
                 doing = f"{len(self.running)} replies in flight"
                 await in_db(beat, self.name, "generator", doing, meter.read())
             await asyncio.sleep(HEARTBEAT_SECONDS)
+
+
+async def end_all(tasks: set[asyncio.Task[Any]]) -> None:
+    """Cancel them until they have ended. Once is not enough: a client library that waits with a
+    timeout may take the cancellation for it, and go on."""
+    while tasks:
+        for task in tasks:
+            task.cancel()
+        _, tasks = await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
 
 
 def claimed(public_id: str, logs: TokenLogs | None) -> Reply | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clawweb import valkey
+from clawweb import generator, valkey
 from clawweb.models import Turn, TurnState
 from clawweb.orm import in_db
 from clawweb.services import chat, sessions
@@ -248,3 +248,24 @@ async def test_control_strings_of_a_user_never_reach_the_engine(
         row = await until(TurnState.COMPLETE, await in_db(ask, alice, text))
     assert "<|im_start|>" not in seen[0][0]["content"]
     assert row.input_messages[0]["content"] == text
+
+
+async def test_a_cancellation_that_is_swallowed_is_repeated(monkeypatch):
+    monkeypatch.setattr(generator, "CANCEL_SECONDS", 0.05)
+    swallowed = 0
+
+    async def stubborn() -> None:
+        nonlocal swallowed
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                if swallowed:
+                    raise
+                swallowed += 1
+
+    tasks = {asyncio.create_task(stubborn()), asyncio.create_task(asyncio.sleep(60))}
+    await asyncio.sleep(0)
+    await asyncio.wait_for(generator.end_all(set(tasks)), 2)
+    assert swallowed == 1
+    assert all(task.done() for task in tasks)
