@@ -24,6 +24,8 @@ from clawweb.engine import get_engine, install_id
 from clawweb.models import (
     ACTIVE_JOB,
     FINISHED,
+    AdapterState,
+    AdapterVersion,
     ApiKey,
     ChatSession,
     JobState,
@@ -92,8 +94,9 @@ def erase_user(user: User) -> None:
 
 
 def _name(user: User) -> str:
-    """The row's number, which no other user gets: nothing of who it was."""
-    return str(user.pk)
+    """The row's number and when it was made: nothing of who it was. After a restore the number
+    alone may be somebody else's."""
+    return f"{user.pk}.{user.date_joined.timestamp():.6f}"
 
 
 def _fence(user: User) -> None:
@@ -112,16 +115,35 @@ def _fence(user: User) -> None:
 
 def finish() -> None:
     """Erase what tombstones name and is still, or again, there. For the sweep."""
-    names = Tombstone.objects.filter(kind=USER).values_list("object_id", flat=True)
-    for user in User.objects.filter(pk__in=[int(name) for name in names]):
+    for name in Tombstone.objects.filter(kind=USER).values_list("object_id", flat=True):
+        number = int(name.partition(".")[0])
+        user = User.objects.filter(pk=number).first()
         try:
-            _finish_user(user)
+            if user is None:
+                _remove(config().var / "adapters" / f"u{number}")  # a worker may have ended late
+            elif _name(user) == name:
+                _finish_user(user)
         except (RolloutError, OSError) as exc:  # one's trouble keeps nobody else's erasure away
-            log.warning("user %s is not erased yet: %s", user.pk, exc)
-    for name in names:
-        _remove(config().var / "adapters" / f"u{name}")  # a worker may have ended its file since
+            log.warning("user %s is not erased yet: %s", number, exc)
     buried = Tombstone.objects.filter(kind=SESSION).values("object_id")
     ChatSession.objects.filter(public_id__in=buried).delete()
+    _finish_versions()
+
+
+def _finish_versions() -> None:
+    """Versions that a restore has brought back. Their rows stay, so that numbers are not reused."""
+    buried = Tombstone.objects.filter(kind=VERSION).values("object_id")
+    back = AdapterVersion.objects.filter(name__in=buried).exclude(state=AdapterState.ERASED)
+    for adapter in back:
+        try:
+            async_to_sync(get_engine().unload)(Policy(adapter=adapter.name))
+            folder = config().var / adapter.path
+            AdapterVersion.objects.filter(pk=adapter.pk).update(state=AdapterState.ERASED, note="")
+            _remove(folder)
+            for beside in folder.parent.glob(f"{folder.name}.*"):
+                beside.unlink(missing_ok=True)
+        except (RolloutError, OSError) as exc:
+            log.warning("%s is not erased yet: %s", adapter.name, exc)
 
 
 def _finish_user(user: User) -> None:

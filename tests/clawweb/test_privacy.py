@@ -143,7 +143,8 @@ def test_a_user_goes_with_everything(alice: User, bob: User, engine: Any) -> Non
     assert not folder.parent.exists()
     assert not file.exists()
     buried = set(Tombstone.objects.values_list("kind", "object_id"))
-    assert {("user", str(theirs)), ("version", name)} <= buried
+    assert ("version", name) in buried
+    assert [who for kind, who in buried if kind == "user" and who.startswith(f"{theirs}.")]
     assert {("session", session) for session in sessions} <= buried
     assert "alice" not in erasure.tombstone_file().read_text()
     assert {model: model.objects.count() * 2 for model in before} == before  # Bob's are all there
@@ -211,6 +212,29 @@ def test_a_restored_backup_is_erased_again(alice: User, bob: User) -> None:
     assert not User.objects.filter(pk=alice.pk).exists()
     assert not ChatSession.objects.filter(pk=session.pk).exists()
     assert User.objects.filter(pk=bob.pk).exists()
+
+
+def test_somebody_else_with_an_erased_number_after_a_restore_stays(alice: User) -> None:
+    erasure.erase_user(alice)
+    erasure.finish()
+    newcomer = User.objects.create_user("newcomer", id=alice.pk)
+    folder = config().var / make_adapter(newcomer, 1, AdapterState.LIVE).path
+    erasure.finish()
+    newcomer.refresh_from_db()
+    assert newcomer.is_active
+    assert folder.is_dir()
+
+
+def test_erased_versions_that_a_restore_brings_back_go_again(alice: User, bob: User) -> None:
+    gone = make_adapter(alice, 1, AdapterState.LIVE)
+    theirs = make_adapter(bob, 1, AdapterState.LIVE)
+    erasure.bury("version", gone.name)
+    erasure.finish()
+    gone.refresh_from_db()
+    theirs.refresh_from_db()
+    assert (gone.state, theirs.state) == (AdapterState.ERASED, AdapterState.LIVE)
+    assert not (config().var / gone.path).exists()
+    assert (config().var / theirs.path).exists()
 
 
 def test_the_last_admin_stays(admin: User) -> None:
