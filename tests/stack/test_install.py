@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -77,3 +80,11 @@ def test_each_pinned_package_has_its_licence_listed() -> None:
     wanted = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pinned}
     assert {name: version for name, (version, _) in listed.items()} == wanted
     assert not [name for name, (_, licence) in listed.items() if licence in ("", "not declared")]
+
+
+def test_behind_a_proxy_with_tls_django_has_nothing_to_complain_about(tmp_path: Path) -> None:
+    """Its own checks for deployment."""
+    env = {**os.environ, "CLAWWEB_VAR": str(tmp_path), "CLAWWEB_TRUSTED_PROXY": "1"}
+    command = [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
