@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ from rollouts.types import BASE, Policy
 
 log = logging.getLogger(__name__)
 
+_WRITTEN = re.compile(r"\.?(v[0-9]+\.[0-9]+)(?:\.|$)")  # v3.1, v3.1.probe.json, .v3.1.unfinished-7
 MIN_DIFFERENCE = 1e-3  # mean |Δ log-prob| by which a version must differ from base on its probe
 
 
@@ -130,7 +132,7 @@ def prune() -> None:
         newest = {row.pk for row in rows[: config().versions_kept]}
         pinned = {row.pk for row in rows if row.pinned}
         keep = {*in_use, *newest, *pinned, user.trial_id}
-        _remove_orphans(user, rows)
+        _remove_orphans(user)
         for row in rows:
             if row.pk not in keep:
                 delete_files(row, why="Its files were removed: newer versions replaced it.")
@@ -138,17 +140,23 @@ def prune() -> None:
                 (config().var / f"{row.path}.optimizer.safetensors").unlink(missing_ok=True)
 
 
-def _remove_orphans(user: User, rows: Sequence[AdapterVersion]) -> None:
-    """What a worker wrote that no row names: it died, or all was erased while it trained."""
+def _remove_orphans(user: User) -> None:
+    """What a worker wrote that no row names: it died, or all was erased while it trained.
+
+    The folder is read before the jobs, and the jobs before the versions: what was there and has no
+    job any more has its row by then, if it gets one.
+    """
     home = config().var / "adapters" / f"u{user.pk}"
-    if not home.is_dir() or TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).exists():
+    found = list(home.iterdir()) if home.is_dir() else []
+    if not found or TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).exists():
         return
-    erased = AdapterVersion.objects.filter(user=user, state=AdapterState.ERASED)
     loaded = async_to_sync(get_engine().loaded)()
-    kept = {Path(row.path).name for row in [*rows, *erased.filter(name__in=loaded)]}
-    for entry in home.iterdir():
-        name = ".".join(entry.name.split(".")[:2])  # v3.1, and v3.1.probe.json beside it
-        if name in kept:
+    own = AdapterVersion.objects.filter(user=user)
+    known = own.exclude(state=AdapterState.ERASED) | own.filter(name__in=loaded)
+    kept = {Path(path).name for path in known.values_list("path", flat=True)}
+    for entry in found:
+        ours = _WRITTEN.match(entry.name)
+        if ours is None or ours[1] in kept:  # what somebody put beside is theirs
             continue
         if entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)

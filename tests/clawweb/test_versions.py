@@ -327,3 +327,24 @@ def test_what_is_in_use_is_not_deleted(alice, engine, valkey_server):
         with pytest.raises(CannotDelete):
             versions.delete(adapter=adapter)
     assert not AdapterVersion.objects.filter(state=AdapterState.ERASED).exists()
+
+
+def test_what_no_row_names_is_removed_and_what_somebody_put_there_stays(alice, engine):
+    kept = config().var / make_adapter(alice, 1, AdapterState.LIVE).path
+    for name in ("v2.1", ".v2.2.unfinished-7", "away", "notes"):
+        (kept.parent / name).mkdir(exist_ok=True)
+    (kept.parent / "v2.1.probe.json").touch()
+    (kept.parent / "v1.1.probe.json").touch()
+    serving.prune()
+    left = {path.name for path in kept.parent.iterdir()}
+    assert left >= {"v1.1", "v1.1.probe.json", "away", "notes"}
+    assert not left & {"v2.1", "v2.1.probe.json", ".v2.2.unfinished-7"}
+
+
+def test_nothing_is_taken_for_an_orphan_while_a_job_runs(alice, engine):
+    kept = config().var / make_adapter(alice, 1, AdapterState.LIVE).path
+    rated(alice, 8)
+    claimed_job(alice)
+    (kept.parent / "v2.1").mkdir(exist_ok=True)
+    serving.prune()
+    assert (kept.parent / "v2.1").is_dir()
