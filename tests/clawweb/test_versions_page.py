@@ -68,7 +68,7 @@ def test_versions_of_another_base_are_out_and_say_why(alice, page) -> None:
     assert "trained on another base model than is served now" in text
     assert "is-out" in text
     assert "Make live: version 1" not in text
-    assert "Try version 1" not in text
+    assert "Try it: version 1" not in text
 
 
 def test_the_way_back_is_marked(alice, page) -> None:
@@ -99,11 +99,11 @@ def test_what_the_server_has_loaded_is_listed_and_only_ones_own(
 def test_a_trial_is_shown_beside_the_live_version(alice, page) -> None:
     make_adapter(alice, 1, AdapterState.LIVE)
     adapter = make_adapter(alice, 2)
-    assert "Try version 2" in page()
+    assert "Try it: version 2" in page()
     trials.start_trial(adapter=adapter, share=30)
     for vote in (up, down):
         vote(make_turn(alice, version=2, trial=True))
     text = page()
     assert "v2 answers 30 % of your chat" in text
     assert "50 % liked" in text
-    assert "Try version 2" not in text
+    assert "Try it: version 2" not in text
