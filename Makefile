@@ -79,6 +79,10 @@ bench-trainer: install  ## One update against TRL's and a plain peft loop's: spe
 bench-gateway: install  ## What the gateway adds to vLLM: first token, request, CPU per token; ten minutes
 	PYTHONPATH=. $(BIN)/python bench/gateway/run.py $(ARGS)
 
+.PHONY: chaos
+chaos: install  ## Parts are killed while people chat and rate; then every promise is checked; half an hour
+	PYTHONPATH=. $(BIN)/python bench/chaos/run.py $(ARGS)
+
 .PHONY: bench-chat
 bench-chat: install  ## A fast reply in a chat of 2,000 turns: opening, typing, long tasks, memory; two minutes
 	PYTHONPATH=. $(BIN)/python bench/chat/run.py $(ARGS)

@@ -1,0 +1,157 @@
+"""Parts of a real system are killed at random while people chat and rate; then its rows are read.
+
+    make chaos                                       # 20 kills
+    make chaos ARGS="--kills 6 --seed 3"             # the faults of seed 3 again
+    make chaos ARGS="--kills 200 --slice 20"         # a new system after each twenty
+
+Users ask and rate without pause and remember what they were told. A fault is kill -9 of a part,
+a lock on the database for six seconds, or tasks delivered twice. After the last one everything is
+given time to come to rest, and the promises of invariants.py are checked. The seed decides which
+faults come in which order; when they hit what is the machine's doing. Exit status 1 = a broken
+promise, or a part that took longer than its time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sqlite3
+import time
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from bench.chaos.faults import LIGHT_SECONDS, VLLM_SECONDS, drawn
+from bench.chaos.invariants import Row, at_rest, told_and_kept, violations
+from bench.chaos.people import Chatter
+from tests.realstack import QUICK, Stack, new_stack
+
+HERE = Path(__file__).resolve().parent
+REST_SECONDS = 420.0
+
+
+def query(stack: Stack, sql: str) -> list[Row]:
+    path = stack.config.var / "clawweb.sqlite3"
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)) as database:
+        database.row_factory = sqlite3.Row
+        return [dict(row) for row in database.execute(sql).fetchall()]
+
+
+def main() -> int:
+    args = arguments()
+    broken: list[str] = []
+    for first in range(0, args.kills, args.slice):
+        seed = args.seed + first
+        found = one_slice(seed, min(args.slice, args.kills - first), args)
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        with args.out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(found, ensure_ascii=False) + "\n")
+        broken += found["broken"]
+    print(f"{len(broken)} broken promises" if broken else "every promise was kept")
+    return 1 if broken else 0
+
+
+def one_slice(seed: int, kills: int, args: argparse.Namespace) -> dict[str, Any]:
+    """One system from its start to its end."""
+    chance = random.Random(seed)
+    stack = new_stack(**QUICK, settle_seconds="1")
+    try:
+        stack.start()
+        users = [Chatter(stack, f"user-{n}", seed * 100 + n) for n in range(args.users)]
+        for user in users:
+            user.start()
+        faults = break_things(stack, chance, kills, args)
+        for user in users:
+            user.enough.set()
+        for user in users:
+            user.join(120)
+        broken = [f"{name}: back after {s:.0f} s" for name, s in faults if too_long(name, s)]
+        broken += come_to_rest(stack) + promises(stack, users)
+        jobs = Counter(
+            row["state"] for row in query(stack, "SELECT state FROM clawweb_trainingjob")
+        )
+        if broken:
+            print(stack.all_logs())
+    finally:
+        stack.stop()
+        shutil.rmtree(stack.var, ignore_errors=True)
+    summary = {
+        "seed": seed,
+        "faults": [(name, round(seconds, 1)) for name, seconds in faults],
+        "asked": sum(user.told.asked for user in users),
+        "answered": sum(len(user.told.replies) for user in users),
+        "rated": sum(len(values) for user in users for values in user.told.ratings.values()),
+        "failed_requests": sum(user.told.failed for user in users),
+        "jobs": dict(jobs),
+        "broken": broken,
+    }
+    print(json.dumps(summary, indent=1))
+    return summary
+
+
+def break_things(
+    stack: Stack, chance: random.Random, kills: int, args: argparse.Namespace
+) -> list[tuple[str, float]]:
+    """Fault after fault, each once the one before is healed."""
+    faults: list[tuple[str, float]] = []
+    vllm_left = max(1, round(kills * 0.15))
+    for number in range(kills):
+        time.sleep(chance.uniform(*args.pause))
+        # The last one of the first slice's ration, so that every run kills the model server once.
+        name, act = drawn(stack, chance, vllm_left=vllm_left)
+        if number == kills - 1 and not any(part == "vllm" for part, _ in faults):
+            while name != "vllm":
+                name, act = drawn(stack, chance, vllm_left=1)
+        vllm_left -= name == "vllm"
+        seconds = act()
+        faults.append((name, seconds))
+        print(f"{number + 1}/{kills} {name}: {seconds:.1f} s", flush=True)
+    return faults
+
+
+def too_long(name: str, seconds: float) -> bool:
+    return seconds > (VLLM_SECONDS if name == "vllm" else LIGHT_SECONDS)
+
+
+def come_to_rest(stack: Stack) -> list[str]:
+    deadline = time.monotonic() + REST_SECONDS
+    while moving := at_rest(lambda sql: query(stack, sql)):
+        if time.monotonic() > deadline:
+            return [f"after {REST_SECONDS:.0f} s not at rest: {', '.join(moving)}"]
+        time.sleep(1)
+    return []
+
+
+def promises(stack: Stack, users: list[Chatter]) -> list[str]:
+    replies = {turn: text for user in users for turn, text in user.told.replies.items()}
+    ratings = {turn: values for user in users for turn, values in user.told.ratings.items()}
+    tries: Counter[str] = Counter()
+    for user in users:
+        tries.update(user.told.tries)
+
+    def ask(sql: str) -> list[Row]:
+        return query(stack, sql)
+
+    return violations(ask, stack.config.var) + told_and_kept(
+        ask, replies=replies, ratings=ratings, tries=tries
+    )
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--slice", type=int, default=20, help="faults of one system")
+    parser.add_argument("--users", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--pause", type=float, nargs=2, default=(5.0, 20.0), help="seconds")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "slices.jsonl")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
