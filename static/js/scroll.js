@@ -52,7 +52,8 @@ export class Follow {
     });
   }
 
+  // An empty chat is read from its beginning.
   follow() {
-    if (this.pinned) this.thread.scrollTop = this.thread.scrollHeight;
+    if (this.pinned && this.thread.querySelector(".turn")) this.thread.scrollTop = this.thread.scrollHeight;
   }
 }
