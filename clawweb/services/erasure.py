@@ -34,7 +34,7 @@ from clawweb.models import (
     Turn,
     User,
 )
-from clawweb.services import audit
+from clawweb.services import audit, serving
 from clawweb.services.chat import request_stop
 from clawweb.services.errors import ServiceError
 from rollouts.errors import RolloutError
@@ -90,7 +90,7 @@ def erase_user(user: User) -> None:
         bury(USER, _name(user))
         User.objects.filter(pk=user.pk).update(is_active=False)
         ApiKey.objects.filter(user=user, revoked_at=None).update(revoked_at=timezone.now())
-        _fence(user)
+        fence(user)
 
 
 def _name(user: User) -> str:
@@ -99,7 +99,7 @@ def _name(user: User) -> str:
     return f"{user.pk}.{user.date_joined.timestamp():.6f}"
 
 
-def _fence(user: User) -> None:
+def fence(user: User) -> None:
     """End the user's job here and now. Its worker has lost the lease and writes nothing more."""
     TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).update(
         state=JobState.CANCELLED,
@@ -120,7 +120,7 @@ def finish() -> None:
         user = User.objects.filter(pk=number).first()
         try:
             if user is None:
-                _remove(config().var / "adapters" / f"u{number}")  # a worker may have ended late
+                _remove(config().var / serving.home_of(number))  # a worker may have ended late
             elif _name(user) == name:
                 _finish_user(user)
         except (RolloutError, OSError) as exc:  # one's trouble keeps nobody else's erasure away
@@ -138,10 +138,11 @@ def _finish_versions() -> None:
         try:
             async_to_sync(get_engine().unload)(Policy(adapter=adapter.name))
             folder = config().var / adapter.path
-            AdapterVersion.objects.filter(pk=adapter.pk).update(state=AdapterState.ERASED, note="")
             _remove(folder)
             for beside in folder.parent.glob(f"{folder.name}.*"):
                 beside.unlink(missing_ok=True)
+            # Last: a row that says erased is not looked at again.
+            AdapterVersion.objects.filter(pk=adapter.pk).update(state=AdapterState.ERASED, note="")
         except (RolloutError, OSError) as exc:
             log.warning("%s is not erased yet: %s", adapter.name, exc)
 
@@ -149,11 +150,11 @@ def _finish_versions() -> None:
 def _finish_user(user: User) -> None:
     """Everything at once, when nothing is being written any more."""
     User.objects.filter(pk=user.pk).update(is_active=False)  # a restore may have let them in again
-    _fence(user)
+    fence(user)
     if Turn.objects.filter(session__user=user).exclude(state__in=FINISHED).exists():
         return  # its generator stops it; the next sweep looks again
     _unload(user)
-    _remove(config().var / "adapters" / f"u{user.pk}")
+    _remove(config().var / serving.home_of(user.pk))
     for path in user.transfers.exclude(path="").values_list("path", flat=True):
         (config().var / path).unlink(missing_ok=True)
     with transaction.atomic():

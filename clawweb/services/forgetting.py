@@ -26,7 +26,6 @@ from clawweb.models import (
     ChatSession,
     Event,
     GateResult,
-    JobState,
     SavedView,
     TrainingJob,
     Transfer,
@@ -35,7 +34,7 @@ from clawweb.models import (
 )
 from clawweb.selectors.forgetting import versions_that_learned_from
 from clawweb.selectors.learning import live_adapter
-from clawweb.services import audit, erasure, jobs, transfers, versions
+from clawweb.services import audit, erasure, jobs, serving, transfers, versions
 from clawweb.services.errors import AlreadyTraining, NothingReady, ServiceError
 from rollouts.errors import EngineUnavailable, RolloutError
 from rollouts.types import Policy
@@ -95,7 +94,8 @@ def erase_learning(user: User) -> None:
         turns = _recent_turns(user)
         files = list(Transfer.objects.filter(user=user).values_list("public_id", flat=True))
         audit.record("erase_learning", user, before={"versions": len(names)})
-        _fence(user)
+        erasure.fence(user)
+        Transfer.objects.filter(user=user).update(lease_token=str(uuid.uuid4()))
         _bury(user, names)
         _erase_rows(user)
         changed(user.pk, "session", "all")
@@ -112,13 +112,6 @@ def _recent_turns(user: User) -> list[str]:
     since = timezone.now() - timedelta(seconds=2 * valkey.TTL_SECONDS)
     rows = Turn.objects.filter(session__user=user, created_at__gt=since)
     return list(rows.values_list("public_id", flat=True))
-
-
-def _fence(user: User) -> None:
-    """No lease that a worker holds is good any more."""
-    jobs_of = TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB)
-    jobs_of.update(state=JobState.CANCELLED, lease_token=str(uuid.uuid4()), cancel_requested=True)
-    Transfer.objects.filter(user=user).update(lease_token=str(uuid.uuid4()))
 
 
 def _bury(user: User, names: list[str]) -> None:
@@ -160,4 +153,4 @@ def _erase_files(user: User, names: list[str]) -> None:
         except RolloutError as exc:
             log.warning("%s is not unloaded, the sweep removes it: %s", name, exc)
             return
-    shutil.rmtree(config().var / versions.home_of(user), ignore_errors=True)
+    shutil.rmtree(config().var / serving.home_of(user.pk), ignore_errors=True)

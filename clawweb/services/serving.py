@@ -140,13 +140,18 @@ def prune() -> None:
                 (config().var / f"{row.path}.optimizer.safetensors").unlink(missing_ok=True)
 
 
+def home_of(user_pk: int) -> Path:
+    """Where all of a user's versions are, relative to var."""
+    return Path("adapters") / f"u{user_pk}"
+
+
 def _remove_orphans(user: User) -> None:
     """What a worker wrote that no row names: it died, or all was erased while it trained.
 
     The folder is read before the jobs, and the jobs before the versions: what was there and has no
     job any more has its row by then, if it gets one.
     """
-    home = config().var / "adapters" / f"u{user.pk}"
+    home = config().var / home_of(user.pk)
     found = list(home.iterdir()) if home.is_dir() else []
     if not found or TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).exists():
         return

@@ -67,12 +67,7 @@ def next_version(user: User) -> int:
 
 def folder_for(user: User, version: int, attempt: int) -> Path:
     """Where this attempt at a version is written, relative to var."""
-    return home_of(user) / f"v{version}.{attempt}"
-
-
-def home_of(user: User) -> Path:
-    """Where all of the user's versions are, relative to var."""
-    return Path("adapters") / f"u{user.pk}"
+    return serving.home_of(user.pk) / f"v{version}.{attempt}"
 
 
 def adapter_name(user: User, version: int, sha256: str) -> str:

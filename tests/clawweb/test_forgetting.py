@@ -235,7 +235,7 @@ def test_everything_is_erased_and_nothing_of_others(
     assert not Feedback.objects.filter(author=alice).exists()
     assert not Event.objects.filter(user=alice).exists()
     assert set(alice.adapters.values_list("state", flat=True)) == {AdapterState.ERASED}
-    assert not (config().var / versions.home_of(alice)).exists()
+    assert not (config().var / serving.home_of(alice.pk)).exists()
     assert not list(transfers.folder().glob(f"{export.public_id}*"))
     assert valkey.kept_text(turns[0].public_id) == {}
     assert set(async_to_sync(engine.loaded)()) == {theirs.name}
@@ -256,7 +256,7 @@ def test_a_worker_that_still_trains_finds_no_row(alice: User) -> None:
     assert not jobs.renew(job)
     with pytest.raises(LeaseLost):
         jobs.advance(job, phase="on and on")
-    written = config().var / versions.home_of(alice) / "v1.1"
+    written = config().var / serving.home_of(alice.pk) / "v1.1"
     written.mkdir(parents=True)
     (written.parent / "v1.1.probe.json").write_text("{}")
     make_adapter(alice, 2)  # a later one, and its folder stays
