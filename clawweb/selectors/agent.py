@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import Max, Min, OuterRef, QuerySet, Subquery
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 
 from clawweb.models import (
     GONE_SAMPLE,
@@ -106,17 +107,29 @@ def rated_turns(user: User, *, unused: bool = False) -> QuerySet[Turn]:
 
 
 def funnel(user: User) -> list[tuple[str, int]]:
-    """How many ratings got how far: given, usable, learned, and learned by what answers now."""
-    samples = TrainingSample.objects.filter(user=user, replaced_by=None, judgement=None)
-    given = Turn.objects.filter(session__user=user, feedback__isnull=False).distinct().count()
-    usable = samples.exclude(state__in=[SampleState.DROPPED, *GONE_SAMPLE])
+    """How many ratings got how far: given, usable, learned, and learned by what answers now. Pages
+    translate the names, programs get them as they are."""
+    counts, learned = stages(user)
+    now = learned.filter(adapter__in=live_line(user)).count()
+    return [*counts.items(), (gettext_noop("in what answers now"), now)]
+
+
+def stages(user: User | None) -> tuple[dict[str, int], QuerySet[TrainingSample]]:
+    """Ratings that were given, are usable and were learned, with the learned samples themselves;
+    everybody's without a user."""
+    samples = TrainingSample.objects.filter(replaced_by=None, judgement=None)
+    turns = Turn.objects.filter(feedback__isnull=False)
+    if user is not None:
+        samples, turns = samples.filter(user=user), turns.filter(session__user=user)
     learned = samples.filter(state=SampleState.TRAINED)
-    return [
-        (_("given"), given),
-        (_("usable"), usable.count()),
-        (_("learned"), learned.count()),
-        (_("in what answers now"), learned.filter(adapter__in=live_line(user)).count()),
-    ]
+    counts = {
+        gettext_noop("given"): turns.distinct().count(),
+        gettext_noop("usable"): samples.exclude(
+            state__in=[SampleState.DROPPED, *GONE_SAMPLE]
+        ).count(),
+        gettext_noop("learned"): learned.count(),
+    }
+    return counts, learned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

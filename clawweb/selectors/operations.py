@@ -12,7 +12,6 @@ from django.utils import timezone
 
 from clawweb.config import config
 from clawweb.models import (
-    GONE_SAMPLE,
     AdapterState,
     AdapterVersion,
     Heartbeat,
@@ -25,6 +24,7 @@ from clawweb.models import (
     Turn,
     TurnState,
 )
+from clawweb.selectors.agent import stages
 from clawweb.selectors.learning import GONE_AFTER, phase_seconds
 
 LATELY = timedelta(minutes=5)
@@ -34,15 +34,9 @@ NEWEST = 1000  # rows that a quantile looks at, at most
 
 def funnel() -> dict[str, int]:
     """Rated replies by how far they got: given, usable, learned, learned by what stands."""
-    samples = TrainingSample.objects.filter(replaced_by=None, judgement=None)
-    learned = samples.filter(state=SampleState.TRAINED)
+    counts, learned = stages(None)
     standing = AdapterVersion.objects.filter(pk=OuterRef("adapter_id"), rolled_back_at=None)
-    return {
-        "given": Turn.objects.filter(feedback__isnull=False).distinct().count(),
-        "usable": samples.exclude(state__in=[SampleState.DROPPED, *GONE_SAMPLE]).count(),
-        "learned": learned.count(),
-        "standing": learned.filter(Exists(standing)).count(),
-    }
+    return {**counts, "standing": learned.filter(Exists(standing)).count()}
 
 
 def drops() -> dict[str, int]:

@@ -94,7 +94,7 @@ def ratings_part(request: HttpRequest) -> HttpResponse:
 
 def _learned_context(user: User) -> dict[str, Any]:
     rates = learned.like_rates(user)
-    steps = learned.funnel(user)
+    steps = [(_(name), count) for name, count in learned.funnel(user)]
     live = live_adapter(user)
     return {
         "agent": agent_status(user),
