@@ -38,9 +38,7 @@ class Config(BaseSettings):
     web_workers: int = Field(1, ge=1)  # processes of the web server
     allowed_hosts: str = ""  # comma-separated, besides loopback and `host`
     trusted_proxy: bool = False  # believe X-Forwarded-Proto and -For
-    hsts_seconds: int = Field(
-        86_400, ge=0
-    )  # behind a trusted proxy: browsers insist on TLS so long
+    hsts_seconds: int = Field(86_400, ge=0)  # behind a trusted proxy: TLS is insisted on so long
     sign_up: Literal["closed", "pending", "open"] = "closed"  # may strangers make an account
     debug: bool = False  # Django's: never where others can reach it
     metrics_token: str = ""  # needed for /metrics from anywhere but loopback
