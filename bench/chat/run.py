@@ -131,7 +131,7 @@ def open_chat(page: Page, address: str) -> float:
     started = time.monotonic()
     page.goto(address, wait_until="commit")
     page.locator(".turn").last.wait_for()
-    page.wait_for_function("document.activeElement?.id === 'say'")  # the scripts have run
+    page.locator("#say:focus").wait_for()  # the scripts have run
     return 1000 * (time.monotonic() - started)
 
 

@@ -51,9 +51,12 @@ class ScriptedEngine:
         pieces += [self._piece(word, policy, params=params, text=word) for word in _words(text)]
         for index, call in enumerate(calls):
             pieces += [self._piece(s, policy, call=call) for s, call in _halves(index, call)]
+        clock = asyncio.get_running_loop().time
+        due = clock()
         for piece in pieces:
-            if self._seconds_per_word:
-                await asyncio.sleep(self._seconds_per_word)
+            due += self._seconds_per_word
+            if due > clock():  # a late word hurries the next: the rate holds
+                await asyncio.sleep(due - clock())
             if on_delta is not None:
                 await on_delta(piece)
         response_ids = (*(token for piece in pieces for token in piece.token_ids), END)

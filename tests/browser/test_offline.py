@@ -51,7 +51,7 @@ def test_a_message_written_offline_is_sent_once_later(page: Page, demo: Demo) ->
 
 
 def connected(page: Page) -> None:
-    page.wait_for_function("document.querySelector('#connection').hidden")
+    page.locator("#connection").wait_for(state="hidden")
     page.wait_for_load_state("networkidle")
 
 
