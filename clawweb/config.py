@@ -65,6 +65,8 @@ class Config(BaseSettings):
     requests_per_minute: int = Field(600, ge=0)  # per key; 0 = no limit, here and below
     tokens_per_minute: int = Field(0, ge=0)  # per key, prompt plus reply
     concurrent: int = Field(32, ge=0)  # requests of a key at once
+    queue_turns: int = Field(128, ge=0)  # replies that may wait, one user's a quarter; 0 = no limit
+    queue_seconds: float = Field(600.0, gt=0)  # after which a reply that nobody began fails
 
     # Quotas of one user; the admin's tables have a user's own. 0 = none
     tokens_per_day: int = Field(0, ge=0)  # prompts plus replies, from midnight UTC

@@ -4,6 +4,7 @@ time."""
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,9 +17,9 @@ from clawweb import events, tasks
 from clawweb.models import ChatSession, Turn, User
 from clawweb.orm import in_db
 from clawweb.selectors.chat import session_json, session_of, turn_json, turn_of
-from clawweb.services import chat, sessions
+from clawweb.services import chat
 from clawweb.services.errors import ServiceError
-from clawweb.streams import read_reply
+from clawweb.streams import follow
 from rollouts.types import Message
 
 MAX_TEXT = 100_000
@@ -123,12 +124,12 @@ class ChatConsumer(NudgeConsumer):
         name = content.get("session")
         if name:
             session = session_of(self.user, str(name))
-        else:
-            temporary = content.get("temporary") is True
-            session = sessions.open_session(user=self.user, temporary=temporary)
+        else:  # saved with its first turn: a refusal leaves no empty chat behind
+            session = ChatSession(user=self.user, temporary=content.get("temporary") is True)
+        parent = None
         if content.get("parent"):
             parent = turn_of(self.user, str(content["parent"]))
-        else:
+        elif session.pk:
             parent = session.turns.filter(turn_type="main").order_by("-id").first()
         if parent is not None and parent.session_id != session.pk:
             raise ServiceError(_("That reply belongs to another chat."))
@@ -183,9 +184,16 @@ class ChatConsumer(NudgeConsumer):
         self.followed[turn.public_id] = asyncio.create_task(self._pass_on(turn, cursor))
 
     async def _pass_on(self, turn: Turn, cursor: int) -> None:
-        async for piece in read_reply(turn, cursor):
-            delta = {"turn": turn.public_id, "cursor": piece.cursor, "text": piece.text}
-            await self._tell({"type": "delta", **delta})
+        waits = False
+        async with aclosing(follow(turn, cursor)) as pieces:
+            async for piece in pieces:
+                if piece.before is not None or (waits and piece.by):
+                    waits = piece.before is not None
+                    place = {"turn": turn.public_id, "before": piece.before}
+                    await self._tell({"type": "queue", **place})
+                if piece.text:
+                    delta = {"turn": turn.public_id, "cursor": piece.cursor, "text": piece.text}
+                    await self._tell({"type": "delta", **delta})
         body = await in_db(lambda: turn_json(turn_of(self.user, turn.public_id)))
         self.followed.pop(turn.public_id, None)
         await self._tell({"type": "done", "turn": _plain(body)})

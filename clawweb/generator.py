@@ -24,7 +24,8 @@ from clawweb.engine import base_hash, get_engine, get_ready, tokenizer_controls
 from clawweb.load import Meter
 from clawweb.models import Turn, TurnState
 from clawweb.orm import in_db
-from clawweb.selectors.chat import messages_for, shape_of, turns_waiting
+from clawweb.selectors.chat import messages_for, shape_of
+from clawweb.selectors.waiting import next_turns
 from clawweb.services import chat
 from clawweb.services.health import beat
 from clawweb.streams import Ended, TokenLogs
@@ -41,8 +42,10 @@ from rollouts.types import BASE, Delta, Message, Policy, ReplyShape, Rollout
 
 log = logging.getLogger(__name__)
 
-CONCURRENT = 32
+CONCURRENT = 40  # replies at once; vLLM takes as many (stack/parts.py)
+RESERVED = 8  # of them for users who have fewer than so many
 IDLE_SECONDS = 0.5  # how often rows are looked at when nothing wakes us
+CROWDED_SECONDS = 0.1  # and when there is no room to spare
 CHECKPOINT_SECONDS = 1.0
 HEARTBEAT_SECONDS = 10.0
 CANCEL_SECONDS = 3.0  # until a cancelled task is cancelled again
@@ -79,19 +82,23 @@ class Generator:
                 await self.bell.aclose()
 
     async def _answer_all(self) -> None:
-        """The turns that Valkey calls out, and each half second those whose call was lost."""
+        """The turns that Valkey calls out, and each half second those whose call was lost. Where
+        not everybody finds room the rows alone say who comes next."""
         clock = asyncio.get_running_loop().time
         look_at = clock()
         while not self.stopping.is_set():
-            room = CONCURRENT - len(self.running) - len(self.claims)
-            if room <= 0:
-                await asyncio.sleep(0.05)
-            elif clock() >= look_at:
+            if self._room() <= RESERVED:
+                await asyncio.sleep(CROWDED_SECONDS)
+                look_at = clock()
+            if clock() >= look_at:
                 look_at = clock() + IDLE_SECONDS
-                for public_id in await in_db(turns_waiting, room):
+                for public_id in await in_db(next_turns, room=self._room(), reserved=RESERVED):
                     self._take(public_id)
             elif public_id := await self._called(look_at - clock()):
                 self._take(public_id)
+
+    def _room(self) -> int:
+        return CONCURRENT - len(self.running) - len(self.claims)
 
     async def _called(self, seconds: float) -> str | None:
         """The id of a turn that has been opened; None when there was none in that time."""

@@ -12,14 +12,14 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from clawweb import valkey
-from clawweb.models import Turn
+from clawweb.models import Turn, TurnState
 from clawweb.orm import in_db
 from clawweb.selectors.chat import reply_of, token_counts, tool_calls_of
+from clawweb.selectors.waiting import replies_before
 from rollouts.types import Delta
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,7 @@ class Piece:
     calls: tuple[dict[str, Any], ...] = ()  # OpenAI's deltas
     logprobs: tuple[dict[str, Any], ...] = ()  # OpenAI's entries, of callers that asked
     by: tuple[str, str] | None = None  # adapter ("" = base) and why base had to answer
+    before: int | None = None  # replies that are begun before this one, told when it changes
     ended: Ended | None = None  # in the last piece, and in no other
 
 
@@ -117,14 +118,6 @@ class TokenLogs:
             self._writing = None
 
 
-async def read_reply(turn: Turn, cursor: int = 0) -> AsyncGenerator[Piece, None]:
-    """The rest of the reply's text after `cursor` characters, until it is finished."""
-    async with aclosing(follow(turn, cursor)) as pieces:
-        async for piece in pieces:
-            if piece.text:
-                yield piece
-
-
 async def follow(turn: Turn, cursor: int = 0) -> AsyncGenerator[Piece, None]:
     """All that is known of the reply after `cursor` characters; the last piece says how it
     ended."""
@@ -173,11 +166,12 @@ def ended_as(turn: Turn) -> Ended | None:
     )
 
 
-def _row(pk: int) -> tuple[Turn, str, list[dict[str, Any]], Ended | None]:
-    """What the row holds of the reply."""
+def _row(pk: int) -> tuple[Turn, str, list[dict[str, Any]], Ended | None, int | None]:
+    """What the row holds of the reply, and how many come before it."""
     turn = Turn.objects.get(pk=pk)
     ended = ended_as(turn)
-    return turn, reply_of(turn), tool_calls_of(turn) if ended else [], ended
+    calls = tool_calls_of(turn) if ended else []
+    return turn, reply_of(turn), calls, ended, replies_before(turn)
 
 
 class _Place:
@@ -186,6 +180,7 @@ class _Place:
     def __init__(self, chars: int) -> None:
         self.chars = chars
         self.calls: dict[int, int] = {}  # characters of each call's arguments
+        self.before: int | None = None  # the last told
         self.has_gap = False
 
     def after(self, fields: Mapping[str, str]) -> Piece | None:
@@ -205,9 +200,19 @@ class _Place:
         return self._piece(text, [call for call in calls if call], logprobs)
 
     def after_row(
-        self, turn: Turn, text: str, calls: Sequence[dict[str, Any]], ended: Ended | None
+        self,
+        turn: Turn,
+        text: str,
+        calls: Sequence[dict[str, Any]],
+        ended: Ended | None,
+        before: int | None,
     ) -> Piece | None:
         """What is new in the row; its tool calls are there when the reply is finished."""
+        if turn.state == TurnState.PENDING:
+            if before is None or before == self.before:
+                return None
+            self.before = before
+            return Piece(cursor=self.chars, before=before)
         rest = [self._rest(index, call) for index, call in enumerate(calls)]
         new = self._text(text[self.chars :], self.chars)
         by = (turn.adapter_name, turn.fallback)

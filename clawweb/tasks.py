@@ -29,6 +29,7 @@ from clawweb.services import (
     sessions,
     transfers,
     versions,
+    waiting,
 )
 from rollouts.errors import RolloutError
 
@@ -156,6 +157,7 @@ def sweep() -> None:
 
 def _sweep_turns() -> None:
     chat.interrupt_abandoned()
+    waiting.give_up()
     sessions.close_idle()
     housekeeping.erase_deleted()
 

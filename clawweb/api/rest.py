@@ -18,6 +18,7 @@ from clawweb.models import AdapterVersion, TrainingJob
 from clawweb.problem import problem
 from clawweb.selectors import chat as chats
 from clawweb.selectors import learning
+from clawweb.selectors.waiting import replies_before
 from clawweb.services import feedback, housekeeping, jobs, versions
 from clawweb.services.errors import QuotaReached, ServiceError
 
@@ -184,7 +185,9 @@ def restore_session(request: HttpRequest, name: str) -> Any:
 
 @api.get("/turns/{turn_id}", auth=Scoped("read"), tags=["chat"])
 def get_turn(request: HttpRequest, turn_id: str) -> Any:
-    return chats.turn_json(chats.turn_of(caller(request), turn_id))
+    """A turn; while it is pending, how many replies are begun before it."""
+    turn = chats.turn_of(caller(request), turn_id)
+    return {**chats.turn_json(turn), "replies_before": replies_before(turn)}
 
 
 @api.post("/turns/{turn_id}", auth=Scoped("feedback"), tags=["chat"])

@@ -19,7 +19,6 @@ from clawweb.models import (
     Feedback,
     FeedbackReason,
     Turn,
-    TurnState,
     User,
 )
 from clawweb.selectors.asking import instructions_of, under
@@ -73,12 +72,6 @@ def turns_of(session: ChatSession) -> QuerySet[Turn]:
         .prefetch_related("feedback", "samples", "samples__job", "samples__adapter")
         .order_by("id")
     )
-
-
-def turns_waiting(most: int) -> list[str]:
-    """Ids of everybody's turns that no generator has taken yet, oldest first."""
-    waiting = Turn.objects.filter(state=TurnState.PENDING).order_by("id")
-    return list(waiting.values_list("public_id", flat=True)[:most])
 
 
 def path_to(turn: Turn) -> list[Turn]:

@@ -29,7 +29,7 @@ from clawweb.selectors.hints import hints_to_prompt
 from clawweb.selectors.learning import live_adapter, policy_of
 from clawweb.selectors.placing import history_hash
 from clawweb.selectors.trials import trial_for
-from clawweb.services import judgements, quotas
+from clawweb.services import judgements, quotas, waiting
 from clawweb.services.errors import ServiceError
 from rollouts.types import (
     PLAIN,
@@ -74,6 +74,7 @@ def open_turn(
     # A socket's own row is as old as the socket.
     user = user or User.objects.get(pk=session.user_id)
     quotas.check_tokens(user)
+    waiting.check_line(user)
     recorded = user.consent != Consent.NOTHING and not session.temporary
     turn = Turn(
         session=session,
@@ -191,13 +192,15 @@ def sampling_of(turn: Turn) -> SamplingParams:
 
 
 def request_stop(turn: Turn) -> bool:
-    """Ask the generator to stop; False when the reply is finished already."""
-    waiting = Turn.objects.filter(
-        pk=turn.pk, state__in=[TurnState.PENDING, TurnState.STREAMING]
-    ).update(stop_requested=True)
-    if waiting:
+    """Ask the generator to stop; False when the reply is finished already. What no generator has
+    begun ends here: nobody shall write for a reader who has left."""
+    if waiting.take_back(turn):
+        return True
+    written = Turn.objects.filter(pk=turn.pk, state=TurnState.STREAMING)
+    asked = bool(written.update(stop_requested=True))
+    if asked:
         transaction.on_commit(lambda: valkey.call_stop(turn.public_id), robust=True)
-    return bool(waiting)
+    return asked
 
 
 # What follows is called by generators. Each write is conditional on the turn's lease.
@@ -206,8 +209,8 @@ def request_stop(turn: Turn) -> bool:
 def claim_turn(public_id: str, *, base_hash: str) -> tuple[Turn, Policy] | None:
     """The turn, now streaming under a lease of ours, and what answers it, settled once; None when
     it is not to be had. One write: the row names its lease and its version at the same time."""
-    waiting = Turn.objects.select_related("session__user")
-    turn = waiting.filter(public_id=public_id, state=TurnState.PENDING).first()
+    pending = Turn.objects.select_related("session__user").filter(state=TurnState.PENDING)
+    turn = pending.filter(public_id=public_id).first()
     if turn is None:
         return None
     wanted, fallback = _chosen(turn, base_hash)

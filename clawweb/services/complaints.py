@@ -6,7 +6,7 @@ from clawweb.models import Comparison, Turn, User
 from clawweb.selectors.complaints import complaints_of, rechecks_by
 from clawweb.selectors.learning import live_adapter
 from clawweb.services import comparisons
-from clawweb.services.errors import CannotCompare, NothingToRate, NotRecorded
+from clawweb.services.errors import CannotCompare, NothingToRate, NotRecorded, QueueFull
 
 
 def ask_again(*, user: User, turn: Turn | None = None) -> int:
@@ -28,6 +28,10 @@ def ask_again(*, user: User, turn: Turn | None = None) -> int:
             )
         except (NothingToRate, NotRecorded):
             continue  # it has changed meanwhile
+        except QueueFull:
+            if not asked:
+                raise
+            break  # the rest when these are answered
         asked += 1
     return asked
 

@@ -103,5 +103,9 @@ class QuotaReached(ServiceError):
         self.retry_after = retry_after
 
 
+class QueueFull(QuotaReached):
+    title = "queue_full"
+
+
 class LeaseLost(Exception):
     """Another worker holds the row now: go home without writing anything."""

@@ -22,7 +22,7 @@ from clawweb.models import ApiKey, Turn, TurnState
 from clawweb.selectors.chat import begins_anew, input_of
 from clawweb.selectors.placing import plain
 from clawweb.services import chat, sessions
-from clawweb.services.errors import OtherRequest
+from clawweb.services.errors import OtherRequest, QuotaReached
 from clawweb.services.sessions import Place
 from rollouts.types import PLAIN, Message, ReplyShape, SamplingParams
 
@@ -67,8 +67,7 @@ def open_request(request: Request) -> list[Turn]:
     else:
         turns = _tried_before(request, digest) if request.retried else []
         if not turns:
-            place = _place(request)
-            turns = [_open(request, place, params, digest) for params in request.params]
+            turns = _open_all(request, digest)
     if request.done:
         sessions.close_session(turns[0].session)
     return turns
@@ -82,6 +81,19 @@ def _place(request: Request) -> Place:
         messages=request.messages,
         turn_type=request.turn_type,
     )
+
+
+def _open_all(request: Request, digest: str) -> list[Turn]:
+    """A turn for each choice, or none: those opened before one is refused are not written."""
+    place, turns = _place(request), []
+    try:
+        for params in request.params:
+            turns.append(_open(request, place, params, digest))
+    except QuotaReached:
+        for turn in turns:
+            hang_up(turn)
+        raise
+    return turns
 
 
 def _open(
@@ -155,6 +167,10 @@ def _open_once(request: Request, digest: str) -> list[Turn]:
                 # What the other has not opened yet goes beside it, and not into a session of ours.
                 beside = replace(place, session=turn.session, parent=turn.parent)
                 place = _beside(turn) if turn.recorded else beside
+            except QuotaReached:
+                for earlier in {row.pk: row for row in [*there.values(), *turns]}.values():
+                    hang_up(earlier)
+                raise
         turns.append(turn)
     return turns
 

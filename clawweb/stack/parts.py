@@ -74,7 +74,7 @@ def vllm(config: Config) -> Part:
         "--port": str(config.vllm_port),
         "--dtype": config.serving_dtype,
         "--max-model-len": str(config.context_tokens),
-        "--max-num-seqs": "32",
+        "--max-num-seqs": "40",  # what one generator asks for at once
         "--max-loras": str(config.max_loras),
         "--max-cpu-loras": str(config.max_kept_loras),
         "--max-lora-rank": str(config.lora_rank),

@@ -10,12 +10,14 @@ import { Follow } from "./scroll.js";
 import { watchSessions } from "./sessions.js";
 import { connection } from "./socket.js";
 import { Thread } from "./thread.js";
+import { ending } from "./turn.js";
 
 const root = document.getElementById("chat");
 const status = document.getElementById("status");
 const sessions = document.getElementById("sessions");
 const follow = new Follow(document.getElementById("thread"), document.getElementById("to-end"));
 const unsent = new Map(); // client_id -> {message, view, wasSent}
+const edits = new Map(); // client_id -> the text that was sent
 
 const say = (words) => { status.textContent = words; };
 const thread = new Thread(document.getElementById("turns"), { say, onAgain: regenerate, onEdit: edit });
@@ -57,7 +59,9 @@ function edit(turnId, text) {
     say(gettext("Wait for the reply, or stop it first."));
     return false;
   }
-  const wasSent = connection.send({ type: "send", edits: turnId, text, client_id: newId() });
+  const clientId = newId();
+  const wasSent = connection.send({ type: "send", edits: turnId, text, client_id: clientId });
+  edits.set(clientId, text);
   if (!wasSent) notify(gettext("There is no connection. Try again in a moment."));
   return wasSent;
 }
@@ -82,12 +86,16 @@ const handlers = {
   turn({ turn, session, client_id: clientId }) {
     const entry = unsent.get(clientId);
     unsent.delete(clientId);
+    edits.delete(clientId);
     if (!root.dataset.session) enter(session);
     if (turn.session !== root.dataset.session) return;
     thread.place(turn, entry?.view);
     composer.busy(Boolean(thread.running()));
     follow.pin();
     say(gettext("The agent is answering."));
+  },
+  queue({ turn, before }) {
+    thread.get(turn)?.showPlace(before);
   },
   delta({ turn, cursor, text }) {
     const view = thread.get(turn);
@@ -110,18 +118,13 @@ const handlers = {
       thread.remove(entry.view);
       composer.putBack(entry.message.text);
       composer.busy(Boolean(thread.running()));
+    } else if (edits.has(clientId)) {
+      composer.putBack(edits.get(clientId));
     }
     notify(message);
   },
   changed() {},
 };
-
-function ending(turn) {
-  if (turn.state === "stopped") return gettext("Stopped.");
-  if (turn.state !== "complete") return gettext("The reply was cut off.");
-  const words = turn.reply.split(/\s+/).filter(Boolean).length;
-  return interpolate(ngettext("Answer ready, %s word.", "Answer ready, %s words.", words), [words]);
-}
 
 function enter(session) {
   root.dataset.session = session.id;

@@ -62,6 +62,16 @@ export class TurnView {
     this.part("waiting").hidden = !(this.isUnfinished && this.shown === 0);
   }
 
+  // How many replies are begun before this one; null once it is begun itself.
+  showPlace(before) {
+    let words = gettext("Thinking");
+    if (before === 0) words = gettext("Yours is the next reply");
+    if (before > 0) {
+      words = interpolate(ngettext("%s reply before yours", "%s replies before yours", before), [before]);
+    }
+    this.part("place").textContent = words;
+  }
+
   // Text that arrived, up to `cursor`. False when something before it is missing.
   append(cursor, text) {
     if (!this.isUnfinished || cursor <= this.shown) return true;
@@ -158,6 +168,14 @@ export function versionText(turn) {
   }
   if (turn.trial) return interpolate(gettext("v%s, on trial"), [turn.version]);
   return turn.version ? `v${turn.version}` : gettext("base model");
+}
+
+// What a screen reader hears when a reply has ended.
+export function ending(turn) {
+  if (turn.state === "stopped") return gettext("Stopped.");
+  if (turn.state !== "complete") return gettext("The reply was cut off.");
+  const words = turn.reply.split(/\s+/).filter(Boolean).length;
+  return interpolate(ngettext("Answer ready, %s word.", "Answer ready, %s words.", words), [words]);
 }
 
 function promptedText(count) {

@@ -9,7 +9,8 @@ from django.utils import timezone
 
 from clawweb.engine import base_hash
 from clawweb.models import ChatSession, Consent, Turn, TurnState, User
-from clawweb.selectors.chat import messages_for, turn_json, turns_json, turns_waiting
+from clawweb.selectors.chat import messages_for, turn_json, turns_json
+from clawweb.selectors.waiting import next_turns
 from clawweb.services import chat, sessions
 from rollouts.types import BASE, Message, Rollout, SamplingParams
 from tests.factories import make_adapter, make_turn
@@ -36,7 +37,7 @@ def open_turn(session, text="hello", **values):
 
 def claim_turn():
     """The oldest turn that waits, as a generator takes it."""
-    turn, _ = chat.claim_turn(turns_waiting(1)[0], base_hash=base_hash())
+    turn, _ = chat.claim_turn(next_turns(room=1)[0], base_hash=base_hash())
     return turn
 
 
@@ -67,7 +68,7 @@ def test_a_turn_is_claimed_once(alice):
     assert claimed == turn
     assert claimed.state == TurnState.STREAMING
     assert chat.claim_turn(turn.public_id, base_hash="x") is None
-    assert turns_waiting(8) == []
+    assert next_turns(room=8) == []
 
 
 def test_what_the_engine_gave_is_stored_verbatim(alice):
@@ -165,7 +166,7 @@ def test_a_session_name_belongs_to_its_user(alice, bob):
 def test_the_live_version_answers_and_the_turn_names_it(alice):
     live = make_adapter(alice, 2, "live")
     open_turn(sessions.open_session(user=alice))
-    turn, policy = chat.claim_turn(turns_waiting(1)[0], base_hash=live.base_hash)
+    turn, policy = chat.claim_turn(next_turns(room=1)[0], base_hash=live.base_hash)
     turn.refresh_from_db()
     assert (policy.adapter, turn.fallback, turn.adapter, turn.version) == (live.name, "", live, 2)
 
@@ -173,7 +174,7 @@ def test_the_live_version_answers_and_the_turn_names_it(alice):
 def test_a_version_of_another_base_model_does_not_answer_and_it_is_said(alice):
     make_adapter(alice, 1, "live", base_hash="of an older model")
     open_turn(sessions.open_session(user=alice))
-    turn, policy = chat.claim_turn(turns_waiting(1)[0], base_hash="of the new model")
+    turn, policy = chat.claim_turn(next_turns(room=1)[0], base_hash="of the new model")
     turn.refresh_from_db()
     assert policy.is_base
     assert "base model has changed" in turn.fallback
@@ -181,14 +182,14 @@ def test_a_version_of_another_base_model_does_not_answer_and_it_is_said(alice):
 
 def test_without_a_version_base_answers_and_that_is_no_fallback(alice):
     open_turn(sessions.open_session(user=alice))
-    turn, policy = chat.claim_turn(turns_waiting(1)[0], base_hash="x")
+    turn, policy = chat.claim_turn(next_turns(room=1)[0], base_hash="x")
     assert (policy, turn.fallback) == (BASE, "")
 
 
 def test_asking_for_base_is_answered_by_base_though_a_version_is_live(alice):
     make_adapter(alice, 1, "live")
     open_turn(sessions.open_session(user=alice), asked="base")
-    turn, policy = chat.claim_turn(turns_waiting(1)[0], base_hash="x")
+    turn, policy = chat.claim_turn(next_turns(room=1)[0], base_hash="x")
     assert (policy, turn.fallback) == (BASE, "")
 
 

@@ -12,12 +12,12 @@ from clawweb import generator, valkey
 from clawweb.models import Turn, TurnState
 from clawweb.orm import in_db
 from clawweb.services import chat, sessions
-from clawweb.streams import follow, read_reply
+from clawweb.streams import follow
 from rollouts.engines.scripted import ScriptedEngine
 from rollouts.errors import EngineUnavailable, PromptTooLong
 from rollouts.types import Message, SamplingParams
 from tests.factories import make_adapter, make_turn
-from tests.generating import generating
+from tests.generating import generating, read_reply
 
 pytestmark = [pytest.mark.queue, pytest.mark.django_db(transaction=True, serialized_rollback=True)]
 

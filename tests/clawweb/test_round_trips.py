@@ -48,16 +48,16 @@ def cost(work: Any) -> tuple[int, int]:
     return len([word for word in said if word not in ("BEGIN", "COMMIT")]), begun + alone
 
 
-def test_a_new_conversation_is_opened_with_two_statements_and_one_commit(key, valkey_server):
-    assert cost(lambda: ask(key, u("hello"))) == (2, 1)
+def test_a_new_conversation_is_opened_with_three_statements_and_one_commit(key, valkey_server):
+    assert cost(lambda: ask(key, u("hello"))) == (3, 1)  # the line, the session, the turn
     assert (ChatSession.objects.count(), Turn.objects.count()) == (1, 1)
 
 
-def test_a_conversation_goes_on_with_four_statements_and_one_commit(key, valkey_server):
+def test_a_conversation_goes_on_with_five_statements_and_one_commit(key, valkey_server):
     (turn,) = send(key, u("hello"))
     reply = Message(role="assistant", content="ok")
     finish(turn, reply)
-    assert cost(lambda: ask(key, u("hello"), reply, u("more"))) == (4, 1)
+    assert cost(lambda: ask(key, u("hello"), reply, u("more"))) == (5, 1)
 
 
 def test_a_generator_begins_with_three_statements_and_one_commit(alice, valkey_server):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from clawweb import generator
 from clawweb.config import Config
 from clawweb.stack import parts
 
@@ -73,3 +74,34 @@ def test_a_worker_for_judging_runs_only_where_there_is_a_judge(tmp_path: Path) -
 def test_two_installations_on_one_redis_have_workers_of_different_names(tmp_path: Path) -> None:
     one, two = settings(tmp_path / "one"), settings(tmp_path / "two")
     assert parts.node_name(one, "worker-gpu") != parts.node_name(two, "worker-gpu")
+
+
+def test_training_gives_way_to_replies_on_a_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "cores", lambda: [0, 1])
+    monkeypatch.setattr(Config, "has_gpu", False)
+    trainer, server = (part(settings(tmp_path)) for part in (parts.worker_gpu, parts.vllm))
+    assert trainer.nice == 10
+    assert server.nice == 0
+    assert trainer.cores == [1]
+    assert server.environment["VLLM_CPU_OMP_THREADS_BIND"] == "0"
+    # Threads that spin while they wait take the core that a nice value would leave to others.
+    assert trainer.environment["OMP_WAIT_POLICY"] == "passive"
+    assert trainer.environment["GOMP_SPINCOUNT"] == "0"
+    assert "1" in trainer.command[trainer.command.index("--concurrency") :]
+
+
+def test_on_a_gpu_the_server_leaves_memory_to_the_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Config, "has_gpu", True)
+    config = settings(tmp_path, vllm_gpu_share=0.4)
+    command = parts.vllm(config).command
+    assert command[command.index("--gpu-memory-utilization") + 1] == "0.4"
+    assert parts.worker_gpu(config).nice == 10
+
+
+def test_the_server_takes_as_many_replies_at_once_as_a_generator_asks_for(tmp_path: Path) -> None:
+    command = parts.vllm(settings(tmp_path)).command
+    assert command[command.index("--max-num-seqs") + 1] == str(generator.CONCURRENT)

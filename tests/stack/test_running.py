@@ -11,10 +11,12 @@ import time
 from collections.abc import Iterator
 
 import httpx
+import psutil
 import pytest
 
 from clawweb.config import ROOT
 from clawweb.stack import guard
+from clawweb.stack.parts import cores, training_cores
 from tests.realstack import Stack, new_stack
 
 pytestmark = pytest.mark.stack
@@ -51,6 +53,14 @@ def test_the_queue_is_a_private_socket_and_no_port(stack: Stack) -> None:
     assert path.is_socket()
     assert path.stat().st_mode & 0o777 == 0o700
     assert stack.var.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_trainer_gives_way_to_the_model_server(stack: Stack) -> None:
+    trainer = psutil.Process(stack.pid("worker-gpu"))
+    assert trainer.nice() == psutil.Process(stack.pid("vllm")).nice() + 10
+    assert trainer.environ()["OMP_WAIT_POLICY"] == "passive"
+    if not stack.config.has_gpu:
+        assert trainer.cpu_affinity() == (training_cores(stack.config) or cores())
 
 
 def test_vllm_refuses_who_has_no_key(stack: Stack) -> None:
