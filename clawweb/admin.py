@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from allauth.account.decorators import secure_admin_login
+from allauth.account.models import EmailAddress
+from allauth.mfa.models import Authenticator
+from allauth.socialaccount.models import SocialAccount, SocialApp, SocialToken
+from allauth.usersessions.models import UserSession
 from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.models import Group
@@ -15,7 +20,8 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext_lazy as _
 
 from clawweb import models
-from clawweb.services import audit, erasure
+from clawweb.events import look_again
+from clawweb.services import audit, browsers, erasure, second_factor
 from clawweb.services.errors import ServiceError
 from clawweb.tables import as_csv
 
@@ -23,6 +29,10 @@ admin.site.site_header = _("clawweb: admin tables")
 admin.site.site_title = "clawweb"
 admin.site.site_url = "/chat/"
 admin.site.unregister(Group)  # roles say what people may do; groups would say nothing
+# One way to sign in: the tables' own would ask for no second factor, and count no tries.
+admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]
+for _table in (EmailAddress, Authenticator, SocialAccount, SocialApp, SocialToken, UserSession):
+    admin.site.unregister(_table)  # secrets, and rows that pages of ours write
 
 
 # A person's own choices: nobody consents in their place
@@ -107,6 +117,16 @@ class PersonAdmin(Audited, UserAdmin):
         (_("When"), {"fields": ["last_login", "date_joined"]}),
     )
     readonly_fields = [*CHOSEN, "last_login", "date_joined"]
+    actions = ["remove_second_factor"]
+
+    @admin.action(description=_("Remove the second factor of these people, who lost it"))
+    def remove_second_factor(self, request: HttpRequest, queryset: QuerySet[models.User]) -> None:
+        names = [str(user) for user in queryset if second_factor.remove(user)]
+        self.message_user(request, _("Removed: %(names)s") % {"names": ", ".join(names) or "0"})
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        look_again(obj.pk)  # open pages of somebody who is shut out now
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.is_superuser
@@ -128,7 +148,10 @@ class PersonAdmin(Audited, UserAdmin):
         """Django's own page, which saves past `save_model`."""
         response = super().user_change_password(request, id, form_url)
         if request.method == "POST" and response.status_code == 302:
-            audit.record("set_password", models.User.objects.get(pk=id))
+            user = models.User.objects.get(pk=id)
+            audit.record("set_password", user)
+            own = request.session.session_key if user == request.user else None
+            browsers.end_others(user, but=own)
         return response
 
 

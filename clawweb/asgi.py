@@ -20,12 +20,16 @@ from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
 from django.urls import path
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from clawweb.consumers import ChatConsumer, NudgeConsumer
 
+MOST_BODY = 8 * 1024 * 1024  # bytes; Django refuses more than 4 MiB in words of its own
+MOST_FILE = 52 * 1024 * 1024  # an import, which has at most 50 MiB, and its form
+TAKE_FILES = ("/data/import/", "/api/imports")
+TOO_LARGE = "The request is larger than anything that is taken here."
 HASHED = re.compile(r"\.[0-9a-f]{12}\.\w+$")
 
 
@@ -52,6 +56,37 @@ class HashedFiles(StaticFiles):
         return response
 
 
+class Bounded:
+    """No larger body than any page or call takes. Django would write all of it to a file first,
+    whoever sends it."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        most = MOST_FILE if scope["path"] in TAKE_FILES else MOST_BODY
+        length = Headers(scope=scope).get("content-length", "")
+        if length.isdigit() and int(length) > most:
+            await PlainTextResponse(TOO_LARGE, 413)(scope, receive, send)
+            return
+        taken, answered = 0, False
+
+        async def counted() -> Any:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            return message if taken <= most else {"type": "http.disconnect"}
+
+        async def told(message: Any) -> None:
+            nonlocal answered
+            answered = True
+            await send(message)
+
+        await self.app(scope, counted, told)
+        if taken > most and not answered:
+            await PlainTextResponse(TOO_LARGE, 413)(scope, receive, send)
+
+
 def _takes_gzip(accepted: str) -> bool:
     """Whether an Accept-Encoding names gzip, and not as refused (`gzip;q=0`)."""
     for entry in accepted.lower().split(","):
@@ -74,7 +109,7 @@ def _http():  # type: ignore[no-untyped-def]
 
 application = ProtocolTypeRouter(
     {
-        "http": _http(),
+        "http": Bounded(_http()),
         "websocket": AuthMiddlewareStack(
             URLRouter(
                 [

@@ -40,6 +40,12 @@ class Config(BaseSettings):
     trusted_proxy: bool = False  # believe X-Forwarded-Proto and -For
     hsts_seconds: int = Field(86_400, ge=0)  # behind a trusted proxy: TLS is insisted on so long
     sign_up: Literal["closed", "pending", "open"] = "closed"  # may strangers make an account
+    admin_second_factor: bool = False  # admins must have a second factor before they do anything
+    oidc_issuer: str = ""  # where people of an organisation sign in; empty = nowhere else
+    oidc_client_id: str = ""  # as the provider knows this installation
+    oidc_client_secret: str = ""  # and what proves it
+    oidc_name: str = ""  # on the button; empty = the provider's host
+    oidc_domains: str = ""  # comma-separated; only verified addresses in them get in; empty = all
     debug: bool = False  # Django's: never where others can reach it
     metrics_token: str = ""  # needed for /metrics from anywhere but loopback
 

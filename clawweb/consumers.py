@@ -9,15 +9,19 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
+from django.conf import settings
 from django.http import HttpRequest
+from django.http.request import split_domain_port, validate_host
 from django.utils import translation
 from django.utils.translation import gettext as _
 
 from clawweb import events, tasks
 from clawweb.models import ChatSession, Turn, User
 from clawweb.orm import in_db
+from clawweb.selectors.access import lacks_second_factor
 from clawweb.selectors.chat import session_json, session_of, turn_json, turn_of
 from clawweb.services import chat
+from clawweb.services.browsers import still_signed_in
 from clawweb.services.errors import ServiceError
 from clawweb.streams import follow
 from rollouts.types import Message
@@ -38,7 +42,7 @@ class NudgeConsumer(AsyncJsonWebsocketConsumer):
         await self.accept()
         if not self._same_origin():
             await self.close(WRONG_ORIGIN)
-        elif user is None or not user.is_authenticated or user.is_pending:
+        elif not (user and user.is_authenticated) or await in_db(_is_shut_out, user):
             await self.close(SIGNED_OUT)
         else:
             self.user: User = user
@@ -56,8 +60,19 @@ class NudgeConsumer(AsyncJsonWebsocketConsumer):
     def _same_origin(self) -> bool:
         """Browsers send Origin with every websocket; one from another site is not ours."""
         headers = dict(self.scope["headers"])
+        host = headers[b"host"].decode("latin-1")
+        if not validate_host(split_domain_port(host)[0], settings.ALLOWED_HOSTS):
+            return False  # a name that somebody pointed at this address
         origin = headers.get(b"origin")
-        return origin is None or urlsplit(origin.decode()).netloc == headers[b"host"].decode()
+        return origin is None or urlsplit(origin.decode("latin-1")).netloc == host
+
+    async def look_again(self, event: dict[str, Any]) -> None:
+        if not await self._may_stay():
+            await self.close(SIGNED_OUT)
+
+    async def _may_stay(self) -> bool:
+        """A socket outlives the sign-in that opened it; that may have been ended elsewhere."""
+        return await in_db(still_signed_in, self.scope["session"].session_key, self.user)
 
     async def changed(self, event: dict[str, Any]) -> None:
         await self.send_json({"type": "changed", "what": event["what"], "id": event["id"]})
@@ -82,6 +97,9 @@ class ChatConsumer(NudgeConsumer):
             "stop": self._stop,
             "follow": self._follow,
         }
+        if not await self._may_stay():
+            await self.close(SIGNED_OUT)
+            return
         try:
             command = commands.get(content.get("type", ""))
             if command is None:
@@ -204,6 +222,10 @@ class ChatConsumer(NudgeConsumer):
             await self.send_json(message)
         except (OSError, RuntimeError) as exc:  # the server's words for a closed socket
             raise asyncio.CancelledError from exc
+
+
+def _is_shut_out(user: User) -> bool:
+    return user.is_pending or lacks_second_factor(user)
 
 
 def _language_of(scope: Any) -> str:

@@ -33,9 +33,17 @@ def changed(user_id: int, what: What, *public_ids: str) -> None:
         transaction.on_commit(lambda: _send(user_id, what, public_ids), robust=True)
 
 
+def look_again(user_id: int) -> None:
+    """Tell the user's sockets, once the change is committed, to see whether they may stay open."""
+    transaction.on_commit(lambda: _pass_on([group(user_id)], [{"type": "look_again"}]), robust=True)
+
+
 def _send(user_id: int, what: What, public_ids: Sequence[str]) -> None:
     groups = [group(user_id), ADMINS] if what in ("job", "adapter") else [group(user_id)]
-    messages = [{"type": "changed", "what": what, "id": name} for name in public_ids]
+    _pass_on(groups, [{"type": "changed", "what": what, "id": name} for name in public_ids])
+
+
+def _pass_on(groups: Sequence[str], messages: Sequence[dict[str, str]]) -> None:
     loop = calling_loop()
     if loop is not None:  # it has a connection; another loop would have to make one first
         asyncio.run_coroutine_threadsafe(_send_to(groups, messages), loop)

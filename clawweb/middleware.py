@@ -3,13 +3,18 @@ the short way to `/v1`."""
 
 from __future__ import annotations
 
+import logging
 import re
+import time
 from collections.abc import Awaitable, Callable
 from inspect import iscoroutinefunction
 from typing import Any
 
+from allauth.usersessions.models import UserSession
+from django.conf import settings
+from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.urls import resolve
 from django.utils.decorators import sync_and_async_middleware
 from django.utils.deprecation import MiddlewareMixin
@@ -17,7 +22,9 @@ from django.utils.deprecation import MiddlewareMixin
 from clawweb import acting
 from clawweb.models import User
 from clawweb.models.ids import uuid7
+from clawweb.selectors.access import lacks_second_factor
 
+log = logging.getLogger(__name__)
 _GIVEN = re.compile(r"[A-Za-z0-9._-]{8,64}")
 
 
@@ -75,17 +82,23 @@ async def _awaited(response: Awaitable[HttpResponse]) -> HttpResponse:
 
 
 class Waiting(MiddlewareMixin):
-    """Who waits for an admin sees that, and nothing else: whatever page there is, or will be."""
+    """Who waits for an admin sees that, and nothing else: whatever page there is, or will be. An
+    admin who must have a second factor is led to it."""
 
     def process_view(
         self, request: HttpRequest, view: Any, args: Any, kwargs: Any
     ) -> HttpResponse | None:
         match = request.resolver_match
         name = match.url_name if match and not match.namespaces else None
+        note_seen(request)
         if name in _OPEN or request.path_info.startswith("/api/"):  # that one answers for itself
             return None
         user: Any = request.user
-        if not user.is_authenticated or not user.is_pending:
+        if not user.is_authenticated:
+            return None
+        if name not in _TO_A_SECOND_FACTOR and lacks_second_factor(user):
+            return redirect("mfa_activate_totp")
+        if not user.is_pending:
             return None
         admins = User.objects.filter(is_superuser=True, is_active=True).order_by("id")
         context = {"user": None, "waiting": user, "admins": [str(row) for row in admins[:5]]}
@@ -93,3 +106,29 @@ class Waiting(MiddlewareMixin):
 
 
 _OPEN = ("signin", "signin_link", "signout", "jsi18n", "language")
+_TO_A_SECOND_FACTOR = (
+    *("mfa_activate_totp", "mfa_view_recovery_codes", "account_reauthenticate", "password"),
+)
+
+
+def note_seen(request: HttpRequest) -> None:
+    """Write down that this browser was here: once in some minutes for each process, because a
+    write for each page would be most of what a small database does."""
+    if settings.SESSION_COOKIE_NAME not in request.COOKIES or "Authorization" in request.headers:
+        return
+    now = time.monotonic()
+    key = request.session.session_key or ""
+    if now - _SEEN.get(key, -SEEN_SECONDS) < SEEN_SECONDS or not request.user.is_authenticated:
+        return
+    if len(_SEEN) > MOST_SEEN:
+        _SEEN.clear()
+    _SEEN[key] = now
+    try:
+        UserSession.objects.create_from_request(request)
+    except DatabaseError as exc:  # a full disk, say: the page is worth more
+        log.warning("not written down that a browser was here: %s", exc)
+
+
+SEEN_SECONDS = 300.0
+MOST_SEEN = 10_000
+_SEEN: dict[str, float] = {}

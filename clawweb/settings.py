@@ -29,6 +29,11 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django_htmx",
     "csp",
+    "allauth",
+    "allauth.account",
+    "allauth.mfa",
+    "allauth.socialaccount",
+    "allauth.usersessions",
     "ninja",  # serves /api/docs from its own files, so that no CDN is needed
     "clawweb",
 ]
@@ -42,6 +47,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
     "clawweb.middleware.Waiting",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
@@ -94,6 +100,23 @@ AUTH_PASSWORD_VALIDATORS = [
 LOGIN_URL = "/signin/"
 LOGIN_REDIRECT_URL = "/chat/"
 LOGOUT_REDIRECT_URL = "/signin/"
+
+# allauth keeps second factors, open browsers and accounts elsewhere; its pages, its mails, its
+# limits (per process) and its own ways to sign up are not used (docs/decisions/0019).
+ACCOUNT_ADAPTER = "clawweb.views.allauth_hooks.Accounts"
+ACCOUNT_EMAIL_VERIFICATION = "none"
+ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*"]
+ACCOUNT_RATE_LIMITS = False
+ACCOUNT_REAUTHENTICATION_TIMEOUT = 300  # seconds that a password given again is good for
+MFA_ADAPTER = "clawweb.views.allauth_hooks.SecondFactors"
+MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
+MFA_RECOVERY_CODES_SHOW_ONCE = True
+MFA_TOTP_TOLERANCE = 1  # a clock may be 30 s off; a code is good once all the same
+MFA_TOTP_ISSUER = "clawweb"
+MFA_ALLOW_UNVERIFIED_EMAIL = True  # addresses are of no account here
+SOCIALACCOUNT_ADAPTER = "clawweb.views.single_sign_on.Elsewhere"
+SOCIALACCOUNT_REAUTHENTICATION_REQUIRED = True
+SOCIALACCOUNT_QUERY_EMAIL = False
 
 CHANNEL_LAYERS = {
     "default": {
@@ -165,7 +188,12 @@ CONTENT_SECURITY_POLICY = {
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "formatters": {
+        "line": {
+            "()": "clawweb.logs.WithoutSecrets",
+            "fmt": "%(asctime)s %(levelname)s %(name)s %(message)s",
+        }
+    },
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["console"], "level": "INFO"},
     "loggers": {"httpx": {"level": "WARNING"}},

@@ -17,6 +17,7 @@ from clawweb.config import config
 from clawweb.models import Turn, User
 from clawweb.selectors.chat import next_turn
 from clawweb.services import (
+    browsers,
     chat,
     erasure,
     feedback,
@@ -132,8 +133,9 @@ def run_transfer(transfer_id: str) -> None:
 
 @shared_task
 def let_go() -> None:
-    """What is older than the settings say."""
+    """What is older than the settings say, and browsers that are signed in nowhere any more."""
     retention.apply()
+    browsers.forget_ended()
 
 
 @shared_task

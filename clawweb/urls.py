@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from django.contrib import admin
 from django.contrib.auth import views as auth
+from django.contrib.auth.decorators import login_required
 from django.urls import path, re_path
+from django.views.decorators.cache import never_cache
 from django.views.i18n import JavaScriptCatalog, set_language
 
 from clawweb.api import health, metrics, openai
@@ -18,8 +20,11 @@ from clawweb.views import (
     inspector,
     jobs,
     review,
+    security,
+    single_sign_on,
     versions,
 )
+from clawweb.views import second_factor as factor
 
 handler403 = "clawweb.views.problems.forbidden"
 handler404 = "clawweb.views.problems.not_found"
@@ -56,13 +61,39 @@ pages = [
     path("settings/keys/", accounts.make_key, name="make_key"),
     path("settings/keys/<int:key_id>/revoke/", accounts.revoke_key, name="revoke_key"),
     path("settings/users/", accounts.add_user, name="add_user"),
+    path("settings/security/", security.security, name="security"),
+    path("settings/security/browsers/end/", security.end_others, name="end_others"),
+    path(
+        "settings/security/browsers/<int:browser_id>/end/", security.end_browser, name="end_browser"
+    ),
     path("signin/", accounts.SignInView.as_view(), name="signin"),
     path("signup/", accounts.sign_up, name="signup"),
+    path("signin/sso/", single_sign_on.start, name="sso"),
+    path("signin/sso/callback/", single_sign_on.callback, name="sso_callback"),
+    path("settings/sso/connect/", single_sign_on.connect, name="sso_connect"),
+    path("settings/sso/disconnect/", single_sign_on.disconnect, name="sso_disconnect"),
+    path("signin/code/", factor.AskForCode.as_view(), name="mfa_authenticate"),
     path("signin/<str:token>/", accounts.signin_link, name="signin_link"),
     path("signout/", auth.LogoutView.as_view(), name="signout"),
     path("password/", accounts.PasswordView.as_view(), name="password"),
     path("language/", set_language, name="language"),
     path("jsi18n/", JavaScriptCatalog.as_view(packages=["clawweb"]), name="jsi18n"),
+]
+# How one signs in, by the names that allauth looks for.
+steps = [
+    path("signin/", accounts.SignInView.as_view(), name="account_login"),
+    path("settings/security/", security.security, name="mfa_index"),
+    *(
+        path(f"settings/{route}/", never_cache(login_required(view.as_view())), name=name)
+        for route, view, name in (
+            ("confirm", factor.ConfirmByPassword, "account_reauthenticate"),
+            ("confirm/code", factor.ConfirmByCode, "mfa_reauthenticate"),
+            ("second-factor", factor.SetUp, "mfa_activate_totp"),
+            ("second-factor/remove", factor.Remove, "mfa_deactivate_totp"),
+            ("second-factor/codes", factor.RecoveryCodes, "mfa_view_recovery_codes"),
+            ("second-factor/codes/new", factor.NewRecoveryCodes, "mfa_generate_recovery_codes"),
+        )
+    ),
 ]
 # Pieces of pages, fetched again when a nudge says that they changed.
 parts = [
@@ -86,6 +117,7 @@ parts = [
 ]
 urlpatterns = [
     *pages,
+    *steps,
     *parts,
     path("v1/chat/completions", openai.chat_completions),
     path("v1/models", openai.models),

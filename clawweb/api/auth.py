@@ -8,7 +8,7 @@ from django.middleware.csrf import CsrfViewMiddleware
 from ninja.errors import HttpError
 
 from clawweb.models import ApiKey, User
-from clawweb.selectors.access import commanded_users
+from clawweb.selectors.access import commanded_users, lacks_second_factor
 from clawweb.services.accounts import key_for
 
 
@@ -39,6 +39,8 @@ class Scoped:
             return None
         if user.is_pending:
             raise HttpError(403, "An admin has not let you in yet.")
+        if lacks_second_factor(user):
+            raise HttpError(403, "Admins need a second factor here: set one up under Settings.")
         _check_csrf(request)
         return user  # type: ignore[return-value]  # AUTH_USER_MODEL is ours
 

@@ -5,8 +5,10 @@ An object that is not in these sets is not there for the user: 404, not 403.
 
 from __future__ import annotations
 
+from allauth.mfa.models import Authenticator
 from django.db.models import Count, Q, QuerySet
 
+from clawweb.config import config
 from clawweb.models import AuditEvent, ChatSession, User
 
 READ = "read_session"  # what the audit calls it
@@ -32,3 +34,12 @@ def readable_sessions(user: User) -> QuerySet[ChatSession]:
 def reads_of(user: User) -> QuerySet[AuditEvent]:
     """When somebody else read a chat of the user's, newest first."""
     return AuditEvent.objects.filter(subject=user, action=READ).exclude(actor=user)
+
+
+def has_second_factor(user: User) -> bool:
+    return Authenticator.objects.filter(user=user, type=Authenticator.Type.TOTP).exists()
+
+
+def lacks_second_factor(user: User) -> bool:
+    """An admin who must have one here, and has none yet: lets in nowhere but to set one up."""
+    return user.is_superuser and config().admin_second_factor and not has_second_factor(user)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
+from allauth.mfa.models import Authenticator
+from allauth.socialaccount.models import SocialAccount
+from allauth.usersessions.models import UserSession
 from django.db.models import Model, Q, QuerySet
 
 from clawweb.models import AuditEvent, Comparison, Event, Judgement, SavedView, StepMetric, User
@@ -25,11 +29,13 @@ events         what happened to your jobs and versions, in order
 versions       each version of your agent with its tests and the sha256 of its weights;
                the weights themselves can be downloaded under Versions
 keys           your API keys, without their secrets
+browsers       where you are signed in: program, address and times
+sign_in        your second factor and your account at a provider elsewhere, without secrets
 views          the filters that you saved
 transfers      your exports and imports
 audit          what you did, and what others did to your things
 """
-_SECRETS = {"password", "hashed", "lease_token", "lease_until", "path"}
+_SECRETS = {"password", "hashed", "lease_token", "lease_until", "path", "session_key", "data"}
 _PROFILE_ONLY = {"id", "groups", "user_permissions", "is_staff"}
 
 
@@ -53,6 +59,11 @@ def everything(user: User) -> dict[str, Callable[[], Iterator[Line]]]:
             {**adapter_json(row), "sha256": row.sha256} for row in pages(adapters_of(user))
         ),
         "keys": lambda: _rows(user.api_keys.all()),
+        "browsers": lambda: _rows(UserSession.objects.filter(user=user)),
+        "sign_in": lambda: chain(
+            _rows(Authenticator.objects.filter(user=user)),
+            _rows(SocialAccount.objects.filter(user=user)),
+        ),
         "views": lambda: _rows(SavedView.objects.filter(user=user)),
         "transfers": lambda: (transfer_json(row) for row in pages(transfers_of(user))),
         "audit": lambda: _rows(audit.select_related("actor", "subject")),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import re
 import secrets
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
@@ -36,9 +38,9 @@ def make_key(
     user: User,
     name: str,
     scopes: Sequence[str] = UI_SCOPES,
-    expires_at: datetime | None = None,
+    days: int | None = None,
 ) -> tuple[ApiKey, str]:
-    """A new key and its plain text, which is kept nowhere."""
+    """A new key and its plain text, which is kept nowhere; None days = until it is revoked."""
     unknown = set(scopes) - set(SCOPES)
     if unknown or not scopes:
         raise ServiceError(f"scopes are some of {', '.join(SCOPES)}, not {sorted(unknown)}")
@@ -50,9 +52,9 @@ def make_key(
             hashed=_hash(plain),
             tail=plain[-4:],
             scopes=list(scopes),
-            expires_at=expires_at,
+            expires_at=None if days is None else timezone.now() + timedelta(days=days),
         )
-        audit.record("make_key", key, after={"scopes": key.scopes})
+        audit.record("make_key", key, after={"scopes": key.scopes, "days": days})
     return key, plain
 
 
@@ -95,6 +97,21 @@ def add_user(*, username: str, password: str, role: str = Role.USER) -> User:
     with transaction.atomic():
         user.save()
         audit.record("add_user", user, after={"role": user.role})
+    return user
+
+
+def add_user_from_elsewhere(*, username: str, role: str) -> User:
+    """A new user without a password, who signs in at the provider of the settings; of that name, or
+    one like it: a name that another has is never given twice."""
+    wanted = re.sub(r"[^\w.@+-]", "", username)[:140] or "user"
+    for number in itertools.count(1):
+        user = User(username=wanted if number == 1 else f"{wanted}-{number}", role=role)
+        if not User.objects.filter(username__iexact=user.username).exists():
+            break
+    user.set_unusable_password()
+    with transaction.atomic():
+        user.save()
+        audit.record("add_user", user, actor=user, after={"role": user.role, "by": "provider"})
     return user
 
 

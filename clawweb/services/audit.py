@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from allauth.account.internal.flows.login import get_authentication_records
 from django.contrib.auth.signals import user_logged_in
 from django.db.models import Model
 from django.dispatch import receiver
@@ -60,4 +61,5 @@ def _name(on: Model) -> str:
 
 @receiver(user_logged_in)
 def _signed_in(sender: Any, request: HttpRequest, user: User, **_: Any) -> None:
-    record("sign_in", user, actor=user)
+    by = [row["method"] for row in get_authentication_records(request, user)]
+    record("sign_in", user, actor=user, after={"by": by})

@@ -21,6 +21,7 @@ from django.utils import timezone
 
 from clawweb.config import config
 from clawweb.engine import get_engine, install_id
+from clawweb.events import look_again
 from clawweb.models import (
     ACTIVE_JOB,
     FINISHED,
@@ -91,6 +92,7 @@ def erase_user(user: User) -> None:
         User.objects.filter(pk=user.pk).update(is_active=False)
         ApiKey.objects.filter(user=user, revoked_at=None).update(revoked_at=timezone.now())
         fence(user)
+        look_again(user.pk)
 
 
 def _name(user: User) -> str:

@@ -12,6 +12,7 @@ from clawweb.config import ROOT, Config
 
 VALKEY_MEMORY = "256mb"
 SERVED_NAME = "base"
+MOST_IN_A_MESSAGE = 1024 * 1024  # bytes, of a websocket; a chat message has at most 100,000 letters
 # The layers that adapters may have. Without the list vLLM also adapts lm_head, and there a request
 # for prompt log-probs (the probe's) in one batch with another ends the server: 0.32's
 # add_lora_logits takes one row per request. It costs speed, too; our adapters never have it.
@@ -144,6 +145,7 @@ def web(config: Config) -> Part:
     command += ["--workers", str(config.web_workers), "--timeout-graceful-shutdown", "5"]
     # Its lines would hold sign-in links; the application logs requests itself.
     command += ["--no-access-log", "--no-server-header"]
+    command += ["--ws-max-size", str(MOST_IN_A_MESSAGE)]
     # On by default, uvicorn believes X-Forwarded-* from any process of this machine.
     command += ["--proxy-headers"] if config.trusted_proxy else ["--no-proxy-headers"]
     return Part(name="web", command=command)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from allauth.account.internal.flows.login import record_authentication
+from allauth.account.internal.flows.reauthentication import raise_if_reauthentication_required
+from allauth.account.utils import perform_login
 from django.contrib import messages
 from django.contrib.auth import login, logout
 from django.contrib.auth.decorators import login_required
-from django.contrib.auth.forms import PasswordChangeForm, SetPasswordForm
+from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm, SetPasswordForm
 from django.contrib.auth.views import LoginView, PasswordChangeView
 from django.core.exceptions import PermissionDenied
 from django.forms.models import model_to_dict
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.urls import reverse_lazy
+from django.urls import reverse, reverse_lazy
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
@@ -24,12 +27,14 @@ from clawweb.selectors import quotas
 from clawweb.selectors.access import reads_of
 from clawweb.selectors.effective import effective
 from clawweb.selectors.judging import judge_status
-from clawweb.services import accounts, erasure
+from clawweb.services import accounts, audit, browsers, erasure
 from clawweb.services.errors import ServiceError
+from clawweb.views import single_sign_on
 from clawweb.views.forms import AskingForm, ConsentForm, KeyForm, UserForm
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 SIGN_INS = 20  # per address and minute
+SIGN_INS_AS = 30  # per name and minute, from all addresses together
 SIGN_UPS = 5
 
 
@@ -40,8 +45,7 @@ def signin_link(request: HttpRequest, token: str) -> HttpResponse:
     if request.method == "POST":
         user = accounts.redeem_link(token)
         if user is not None:
-            login(request, user, backend=BACKEND)
-            return redirect("chat")
+            return _signed_in(request, user, "link", reverse("chat"))
     good = request.method == "GET" and accounts.link_is_good(token)
     return render(request, "accounts/signin_link.html", {"good": good}, status=200 if good else 410)
 
@@ -52,27 +56,60 @@ class PasswordView(PasswordChangeView):
     template_name = "accounts/password.html"
     success_url = reverse_lazy("settings")
 
+    def get(self, request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
+        self._confirm()
+        return super().get(request, *args, **kwargs)
+
+    def post(self, request: HttpRequest, *args: str, **kwargs: object) -> HttpResponse:
+        self._confirm()
+        return super().post(request, *args, **kwargs)
+
+    def _confirm(self) -> None:
+        """Who has no password to give, and a second factor, gives a code."""
+        if not self.request.user.has_usable_password():
+            raise_if_reauthentication_required(self.request, app="allauth.mfa")
+
     def get_form_class(self) -> type[SetPasswordForm]:
         known = self.request.user.has_usable_password()
         return PasswordChangeForm if known else SetPasswordForm
 
     def form_valid(self, form: SetPasswordForm) -> HttpResponse:
-        messages.success(self.request, _("Your password is changed."))
-        return super().form_valid(form)
+        response = super().form_valid(form)
+        audit.record("change_password", self.request.user)
+        browsers.end_others(self.request.user, but=self.request.session.session_key)
+        text = _("Your password is changed. Other browsers that were signed in are signed out.")
+        messages.success(self.request, text)
+        return response
 
 
 class SignInView(LoginView):
-    """By password, a bounded number of times per minute and address."""
+    """By password, a bounded number of times per minute, address and name; then by the second
+    factor, where there is one."""
 
     template_name = "accounts/signin.html"
     redirect_authenticated_user = True
 
     def get_context_data(self, **context: object) -> dict[str, object]:
-        return super().get_context_data(sign_up=config().sign_up != "closed", **context)
+        provider = single_sign_on.name() if single_sign_on.is_set() else ""
+        sign_up = config().sign_up != "closed"
+        return super().get_context_data(sign_up=sign_up, provider=provider, **context)
 
     def post(self, request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
         refused = _too_many(request, "sign-in", SIGN_INS)
+        if refused is None:
+            name = request.POST.get("username", "").strip().lower()[:150]
+            refused = _too_many(request, "sign-in-as", SIGN_INS_AS, who=name)
         return refused or super().post(request, *args, **kwargs)
+
+    def form_valid(self, form: AuthenticationForm) -> HttpResponse:
+        user = form.get_user()
+        return _signed_in(self.request, user, "password", self.get_success_url())
+
+
+def _signed_in(request: HttpRequest, user: User, by: str, then: str) -> HttpResponse:
+    """The next step: a code, where the user has a second factor, or where they wanted to go."""
+    record_authentication(request, user, by)
+    return perform_login(request, user, redirect_url=then)
 
 
 @never_cache
@@ -103,10 +140,12 @@ def sign_up(request: HttpRequest) -> HttpResponse:
     return render(request, "accounts/signup.html", context, status=422 if form.errors else 200)
 
 
-def _too_many(request: HttpRequest, what: str, most: int) -> HttpResponse | None:
-    """The answer to an address that tries too often; None while it may."""
+def _too_many(
+    request: HttpRequest, what: str, most: int, who: str | None = None
+) -> HttpResponse | None:
+    """The answer to an address, or tries at a name, that are too many; None while they are not."""
     try:
-        note_attempt(what, request.META.get("REMOTE_ADDR", ""), most)
+        note_attempt(what, request.META.get("REMOTE_ADDR", "") if who is None else who, most)
     except Refused as exc:
         response = render(request, "429.html", {"words": str(exc)}, status=429)
         response["Retry-After"] = exc.headers["Retry-After"]
@@ -161,9 +200,7 @@ def make_key(request: HttpRequest) -> HttpResponse:
     form = KeyForm(request.POST)
     if not form.is_valid():
         return _settings_page(request, key_form=form)
-    key, plain = accounts.make_key(
-        user=request.user, name=form.cleaned_data["name"], scopes=form.cleaned_data["scopes"]
-    )
+    key, plain = accounts.make_key(user=request.user, **form.cleaned_data)
     return _settings_page(request, new_key=key, plain=plain)
 
 

@@ -120,6 +120,15 @@ class EraseForm(forms.Form):
         return name
 
 
+KEY_LIVES = [
+    ("", _("for ever")),
+    ("7", _("a week")),
+    ("30", _("30 days")),
+    ("90", _("90 days")),
+    ("365", _("a year")),
+]
+
+
 class KeyForm(forms.Form):
     name = forms.CharField(
         label=_("What is it for?"),
@@ -132,6 +141,13 @@ class KeyForm(forms.Form):
         initial=list(UI_SCOPES),
         widget=forms.CheckboxSelectMultiple,
         error_messages={"required": _("Tick at least one.")},
+    )
+    days = forms.TypedChoiceField(
+        label=_("How long does it work?"),
+        choices=KEY_LIVES,
+        coerce=int,
+        empty_value=None,
+        required=False,
     )
 
 

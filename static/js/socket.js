@@ -11,6 +11,7 @@ class Connection extends EventTarget {
     this.tries = 0;
     this.isOpen = false;
     this.retryAt = 0;
+    this.stayed = false;
     addEventListener("online", () => this.now());
     addEventListener("offline", () => this.socket?.close());
     document.addEventListener("visibilitychange", () => {
@@ -29,7 +30,7 @@ class Connection extends EventTarget {
     socket.onopen = () => {
       this.isOpen = true;
       // The server accepts before it refuses: only a socket that stays counts as a success.
-      this.settled = setTimeout(() => { this.tries = 0; }, 3000);
+      this.settled = setTimeout(() => { this.tries = 0; this.stayed = true; }, 3000);
       this.fire("open");
     };
     socket.onmessage = (event) => {
@@ -43,7 +44,10 @@ class Connection extends EventTarget {
   closed(code) {
     this.isOpen = false;
     clearTimeout(this.settled);
-    if (code === SIGNED_OUT || code === WRONG_ORIGIN) {
+    // One that stayed asks once more: another tab may have changed the password, and be signed in anew.
+    const asksAgain = code === SIGNED_OUT && this.stayed;
+    this.stayed = false;
+    if (!asksAgain && (code === SIGNED_OUT || code === WRONG_ORIGIN)) {
       this.fire(code === SIGNED_OUT ? "signed_out" : "refused");
       return;
     }

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from allauth.mfa.recovery_codes.internal.auth import RecoveryCodes
+from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret
+from allauth.usersessions.models import UserSession
 from django.core.signals import request_finished
 from django.db import close_old_connections, transaction
 from django.http import HttpResponse
@@ -78,6 +81,20 @@ TABLE: dict[str, dict[str, May]] = {
     "settings/keys/": {"POST": people(name="k", scopes="chat")},
     "settings/keys/<int:key_id>/revoke/": {"POST": people()},  # test_nobody_revokes_anothers_key
     "settings/users/": {"POST": admins(username="new", password="correct horse battery")},
+    "settings/security/": {"GET": people()},
+    "settings/security/browsers/end/": {"POST": people()},
+    "settings/security/browsers/<int:browser_id>/end/": {"POST": owner()},
+    "settings/confirm/": {"GET": people(), "POST": people()},
+    "settings/confirm/code/": {"GET": people(), "POST": people()},
+    "settings/second-factor/": {"GET": people(), "POST": people()},
+    "settings/second-factor/remove/": {"GET": owner(), "POST": owner()},  # who has one
+    "settings/second-factor/codes/": {"GET": owner()},
+    "settings/second-factor/codes/new/": {"GET": people(), "POST": people()},
+    "settings/sso/connect/": {},  # not set: nobody
+    "settings/sso/disconnect/": {"POST": people()},
+    "signin/code/": {"GET": who_is_not_waiting(), "POST": who_is_not_waiting()},
+    "signin/sso/": {},  # not set: nobody
+    "signin/sso/callback/": {},
     "signin/": {"GET": anyone(), "POST": anyone()},
     "signup/": {},  # closed: nobody
     "signin/<str:token>/": {"GET": anyone(), "POST": anyone()},
@@ -155,6 +172,7 @@ TABLE: dict[str, dict[str, May]] = {
 ALIKE = (
     "language/",
     "signin/",
+    "signin/code/",
     "password/",
     "api/openapi.json",
     "api/docs",
@@ -251,6 +269,9 @@ def world_of(alice: User, bob: User, admin: User) -> World:
         user=alice, kind="recheck", first=turn, second=make_turn(alice, session=turn.session)
     )
     key, _ = accounts.make_key(user=alice, name="k")
+    TOTP.activate(alice, generate_totp_secret())
+    RecoveryCodes.activate(alice)
+    browser = UserSession.objects.create(user=alice, session_key="hers", ip="10.0.0.7")
     return World(
         {
             **{STRANGER: None, PENDING: pending, OWNER: alice, OTHER: bob, ADMIN: admin},
@@ -268,6 +289,7 @@ def world_of(alice: User, bob: User, admin: User) -> World:
             "transfer_id": export.public_id,
             "import": Transfer.objects.create(kind="import", **done).public_id,
             "key_id": key.pk,
+            "browser_id": browser.pk,
             "token": accounts.make_link(alice).split("/")[2],
         },
     )

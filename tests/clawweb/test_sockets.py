@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from asgiref.testing import ApplicationCommunicator
+from django.contrib.sessions.backends.db import SessionStore
+from django.test import Client
 
 from clawweb.consumers import SIGNED_OUT, WRONG_ORIGIN, ChatConsumer
 from clawweb.models import Turn
@@ -22,9 +24,13 @@ HOST = (b"host", b"testserver")
 
 
 class Browser(ApplicationCommunicator):
-    """A websocket's other end. (channels.testing has one, but asks for another server.)"""
+    """A websocket's other end, of a browser that signed in. (channels.testing has one, but asks for
+    another server.)"""
 
     async def connect(self) -> None:
+        user = self.scope["user"]
+        if user is not None and user.pk:
+            self.scope["session"] = await in_db(session_of, user)
         await self.send_input({"type": "websocket.connect"})
         assert (await self.receive_output(10))["type"] == "websocket.accept"
 
@@ -37,6 +43,12 @@ class Browser(ApplicationCommunicator):
     async def disconnect(self) -> None:
         await self.send_input({"type": "websocket.disconnect", "code": 1000})
         await self.wait(10)
+
+
+def session_of(user: Any) -> SessionStore:
+    client = Client()
+    client.force_login(user)
+    return client.session  # type: ignore[return-value]
 
 
 def socket(user: Any, origin: bytes = b"http://testserver") -> Browser:

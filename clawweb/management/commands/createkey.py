@@ -20,6 +20,8 @@ class Command(BaseCommand):
         parser.add_argument("--name", default="command line")
         parser.add_argument("--scopes", default=",".join(CLI_SCOPES), help="comma-separated")
 
+        parser.add_argument("--days", type=int, help="how long it works; without: until revoked")
+
     def handle(self, *args: Any, **options: Any) -> None:
         username = options["username"]
         user = User.objects.filter(username=username).first()
@@ -29,7 +31,10 @@ class Command(BaseCommand):
             raise CommandError(f"There is no user called {username}; add --create to make one.")
         try:
             _, plain = make_key(
-                user=user, name=options["name"], scopes=options["scopes"].split(",")
+                user=user,
+                name=options["name"],
+                scopes=options["scopes"].split(","),
+                days=options["days"],
             )
         except ServiceError as exc:
             raise CommandError(str(exc)) from exc

@@ -1,0 +1,258 @@
+"""What docs/security.md promises about the whole: headers, bodies, addresses, logs, no pickle."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret
+from django.apps import apps
+from django.conf import settings
+from django.db.models import URLField
+from django.test import Client
+
+from clawweb import asgi
+from clawweb.config import ROOT
+from clawweb.logs import WithoutSecrets
+from clawweb.models import User
+from clawweb.services import accounts
+from tests.clawweb.access_table import TABLE
+
+OURS = ("clawweb", "rollouts", "training")
+# Whom this installation calls, and where the address comes from. No user's input is an address.
+CALLERS = {
+    "clawweb/generator.py",  # this machine's own name
+    "clawweb/stack/lifecycle.py",  # whether a port of this machine is free
+    "clawweb/stack/readiness.py",  # its own parts; an operator's settings
+    "clawweb/stack/supervisor.py",  # supervisord's socket, in var/run
+    "clawweb/views/single_sign_on.py",  # the provider; an operator's setting
+    "rollouts/engines/vllm.py",  # model servers; an operator's setting
+    "rollouts/judge_model.py",  # the judge; an operator's setting
+}
+CLIENTS = {"httpx", "requests", "aiohttp", "urllib3", "urllib.request", "http.client", "socket"}
+CLIENTS |= {"ftplib", "smtplib", "huggingface_hub", "websockets"}
+PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for room in OURS:
+        for path in sorted(Path(ROOT / room).rglob("*.py")):
+            yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports_of(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def is_one_of(name: str, modules: set[str]) -> bool:
+    return any(name == module or name.startswith(f"{module}.") for module in modules)
+
+
+# Files and wires without code in them
+
+
+def test_nothing_is_pickled() -> None:
+    """Not by name, and not by the calls that pickle for one: torch.load, numpy's, joblib."""
+    wrong = []
+    for name, tree in sources():
+        wrong += [(name, each) for each in imports_of(tree) if is_one_of(each, PICKLES)]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                called = ast.unparse(node.func)
+                if called in ("torch.load", "torch.save", "np.load", "numpy.load"):
+                    wrong.append((name, called))
+                if any(word.arg == "allow_pickle" for word in node.keywords):
+                    wrong.append((name, called))
+    assert wrong == []
+
+
+def test_what_waits_in_the_queue_and_in_sessions_is_json() -> None:
+    from clawweb.celery import app
+
+    assert set(app.conf.accept_content) == {"json"}
+    assert app.conf.task_serializer == "json"
+    assert settings.SESSION_SERIALIZER.endswith("JSONSerializer")
+    assert not hasattr(settings, "CACHES") or "locmem" in settings.CACHES["default"]["BACKEND"]
+
+
+# Addresses
+
+
+def test_who_calls_out_is_known_and_no_user_says_where() -> None:
+    found = {
+        name for name, tree in sources() if any(is_one_of(i, CLIENTS) for i in imports_of(tree))
+    }
+    assert found == CALLERS, "say in CALLERS whose address it is, and guard it"
+    for model in apps.get_app_config("clawweb").get_models():
+        assert not [f.name for f in model._meta.get_fields() if isinstance(f, URLField)], model
+    bodies = {name for verbs in TABLE.values() for rule in verbs.values() for name in rule.body}
+    assert not [name for name in bodies if re.search("ur[il]|host|address|webhook", name)]
+
+
+# Every page
+
+
+@pytest.fixture
+def page(client: Client, db: None) -> Any:
+    return client.get("/signin/")
+
+
+def test_a_page_is_in_no_frame_and_runs_nothing_inline(page: Any) -> None:
+    policy = page["Content-Security-Policy"]
+    for rule in ("script-src 'self'", "frame-ancestors 'none'", "form-action 'self'"):
+        assert rule in policy
+    assert "unsafe" not in policy
+    assert page["X-Frame-Options"] == "DENY"
+    assert page["X-Content-Type-Options"] == "nosniff"
+    assert page["Referrer-Policy"] == "same-origin"
+    assert page["Cross-Origin-Opener-Policy"] == "same-origin"
+
+
+def test_cookies_are_out_of_scripts_reach(client: Client, alice: User) -> None:
+    client.post(accounts.make_link(alice))
+    session = client.cookies["sessionid"]
+    assert (session["httponly"], session["samesite"]) == (True, "Lax")
+    client.get("/settings/")
+    assert client.cookies["csrftoken"]["samesite"] == "Lax"
+
+
+def test_a_form_needs_its_token(alice: User) -> None:
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(alice)
+    for route, verbs in TABLE.items():
+        if "POST" in verbs and "<" not in route and not route.startswith("api/"):
+            assert strict.post(f"/{route}").status_code == 403, route
+
+
+@pytest.mark.parametrize("path", ["/signin/", "/api/sessions", "/v1/models", "/livez"])
+def test_another_host_is_not_answered(client: Client, db: None, path: str) -> None:
+    assert client.get(path, headers={"Host": "evil.example"}).status_code == 400
+
+
+# Bodies
+
+
+async def answer_to(path: str, pieces: list[bytes], headers: list[tuple[bytes, bytes]]) -> int:
+    """The status, of the application as the server runs it."""
+    left = [
+        {"type": "http.request", "body": piece, "more_body": i + 1 < len(pieces)}
+        for i, piece in enumerate(pieces)
+    ]
+    said: list[Any] = []
+
+    async def receive() -> Any:
+        if not left:
+            await asyncio.Event().wait()  # it stays on the line
+        return left.pop(0)
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+    scope |= {"query_string": b"", "http_version": "1.1", "server": ("testserver", 80)}
+    await asgi.application(scope, receive, send)
+    return int(said[0]["status"])
+
+
+HOST = (b"host", b"testserver")
+
+
+async def test_a_body_that_is_too_large_is_not_taken_in() -> None:
+    said = [HOST, (b"content-length", str(asgi.MOST_BODY + 1).encode())]
+    assert await answer_to("/signin/", [b""], said) == 413
+    said = [HOST, (b"content-length", str(asgi.MOST_FILE + 1).encode())]
+    assert await answer_to("/api/imports", [b""], said) == 413
+
+
+@pytest.mark.django_db(transaction=True, serialized_rollback=True)
+async def test_nor_one_that_does_not_say_how_large_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asgi, "MOST_BODY", 1000)
+    assert await answer_to("/signin/", [b"x" * 600, b"x" * 600], [HOST]) == 413
+    assert await answer_to("/signin/", [b"x" * 600, b"x" * 300], [HOST]) == 403  # without a token
+
+
+# Logs
+
+
+class Lines(logging.Handler):
+    """What the console says."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.said: list[str] = []
+        self.setFormatter(WithoutSecrets())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(self.format(record))
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    handler, loggers = Lines(), [logging.getLogger(name) for name in ("", "django", "clawweb")]
+    for logger in loggers:
+        logger.addHandler(handler)
+    yield handler
+    for logger in loggers:
+        logger.removeHandler(handler)
+
+
+@pytest.mark.django_db(transaction=True, serialized_rollback=True)
+@pytest.mark.usefixtures("valkey_server", "engine")
+def test_no_secret_and_no_text_gets_into_a_log(lines: Lines, alice: User) -> None:
+    """Signing in by each way, right and wrong, with keys right and wrong, and a page that fails."""
+    password, wrong, words = "correct horse battery", "an almost right one", "what alice said"
+    link, other_link = accounts.make_link(alice), accounts.make_link(alice)
+    secret = generate_totp_secret()
+    _, key = accounts.make_key(user=alice, name="k")
+    alice.set_password(password)
+    alice.save()
+    client = Client(raise_request_exception=False)
+    strict = Client(enforce_csrf_checks=True, raise_request_exception=False)
+    for form in (wrong, password):
+        client.post("/signin/", {"username": "alice", "password": form})
+    strict.post(link)  # refused, and so still good: this stands in Django's log
+    client.post(link)
+    client.get(link)
+    client.get(other_link, headers={"Host": "evil.example"})
+    client.get("/api/sessions", headers={"Authorization": f"Bearer {key}"})
+    client.get(f"/{key}", headers={"Authorization": f"Bearer {key}x"})
+    client.post("/api/turns/turn-x/feedback", {"comment": words}, "application/json")
+    TOTP.activate(alice, secret)
+    client.post("/signin/code/", {"code": "123123"})
+    said = "\n".join(lines.said)
+    assert "/signin/" in said, "or this test would see nothing"
+    for text in (password, wrong, words, key, key[5:], link, other_link, secret, "123123"):
+        assert text not in said
+    assert client.session.session_key not in said
+
+
+def test_the_console_cuts_secrets_out() -> None:
+    formatter = settings.LOGGING["handlers"]["console"]["formatter"]
+    assert settings.LOGGING["formatters"][formatter]["()"] == "clawweb.logs.WithoutSecrets"
+    link = "/signin/" + "x" * 43
+    try:
+        raise ValueError(link)
+    except ValueError:
+        told = (logging.WARNING, "f", 1, "Gone: %s %s", (link, "k"), sys.exc_info())
+    said = WithoutSecrets("%(message)s").format(logging.LogRecord("n", *told))
+    assert said.startswith("Gone: /signin/… k")
+    assert "ValueError: /signin/…" in said
+
+
+def test_a_key_that_is_over_is_no_key(alice: User) -> None:
+    _, over = accounts.make_key(user=alice, name="k", days=0)
+    _, lasts = accounts.make_key(user=alice, name="k", days=7)
+    assert accounts.key_for(over) is None
+    assert accounts.key_for(lasts) is not None
