@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollouts.types import Message
+from rollouts.types import Demonstration, Message
 
 HINT_MARKER = "[user's hint / instruction]"  # OpenClaw-RL's own marker line
 CORRECTION_MARKER = "[what the user wanted instead]"
@@ -31,6 +31,20 @@ def hinted_messages(
     hinted = list(messages)
     hinted[last] = {**messages[last], "content": content}
     return hinted
+
+
+def demonstrated_messages(
+    messages: Sequence[Message], demonstrations: Sequence[Demonstration], *, hint: str | None
+) -> list[Message]:
+    """`messages` after the demonstrations, each an exchange of its own under the same hint. System
+    messages stay first."""
+    start = next((i for i, m in enumerate(messages) if m["role"] != "system"), len(messages))
+    before: list[Message] = []
+    for each in demonstrations:
+        question = [Message(role="user", content=each.question)]
+        before += hinted_messages(question, hint=hint, correction=None)
+        before.append(Message(role="assistant", content=each.answer))
+    return [*messages[:start], *before, *messages[start:]]
 
 
 def joined(hints: Sequence[str]) -> str | None:

@@ -126,6 +126,14 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Demonstration:
+    """An earlier exchange that shows what the user wants."""
+
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One rated turn as the trainer sees it. Everything but `messages` comes from sampling,
     verbatim."""
@@ -143,6 +151,7 @@ class Sample:
     other_hints: Sequence[str] = ()  # candidates beside `hint`; the trainer chooses one of all
     prompted_hints: Sequence[str] = ()  # stood in the prompt; defused, as `hint` is
     tools: Sequence[dict[str, Any]] = ()  # stood in the prompt; defused, too
+    demonstrations: Sequence[Demonstration] = ()  # the teacher sees them before the question
     version_age: int = 0  # versions between the one that answered and the parent being trained
 
     @property

@@ -51,6 +51,8 @@ class TrainConfig:
     topk_support: str = "student"  # whose most likely words: "student" or "teacher"
     topk_clip: float = 1.0  # nats that one word's log-ratio counts at most; OpenClaw-RL
     distill_weight: float = 1.0  # of the distillation beside the reward
+    demonstrations: int = 0  # replies that the user liked, shown to the teacher beside a hint
+    demonstration_tokens: int = 96  # longest of them
     forward_share: float = 0.0  # weight of KL(teacher || policy) beside KL(policy || teacher)
     hint_boost: float = 0.3  # teacher logits go so much further the way of the hint; docs/LOG.md
     hint_effect_min: float = 0.002  # nats per token a hint must move the base, else hint_no_effect
@@ -170,12 +172,13 @@ _POSITIVE = (
     "reanswer_steps", "reward_epochs", "topk", "topk_clip", "kto_beta",
     "alpha", "lr", "batch_size", "max_steps", "train_seconds", "micro_batch_tokens", "max_tokens",
     "grad_clip", "rated_tokens", "reanswer_tokens", "reanswer_temperature", "importance_cap",
-    "sigma_floor", "positive_cap", "negative_cap", "gate_tokens", "gate_temperature",
+    "sigma_floor", "positive_cap", "negative_cap", "demonstration_tokens", "gate_tokens",
+    "gate_temperature",
 )  # fmt: skip
 _NOT_NEGATIVE = (
     "seed", "weight_decay", "kl_stop", "kl_full_share", "max_version_age", "hint_boost",
     "distill_weight", "hint_effect_min", "reward_weight", "reward_step", "anchor_weight",
-    "clip_high",
+    "clip_high", "demonstrations",
     "gate_drift_margin", "gate_preference_margin", "gate_cut_margin", "gate_chance",
     "gate_length_min", "gate_repeat_margin",
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollouts.hints import hinted_messages, joined, prompted_messages
+from rollouts.hints import demonstrated_messages, hinted_messages, joined, prompted_messages
 from rollouts.types import Sample
 from training.advantages import Baseline, reward_advantage
 from training.base import Base
@@ -47,7 +47,7 @@ def _item(base: Base, sample: Sample, config: TrainConfig, baseline: Baseline) -
         return TEMPLATE_CHANGED
     prompt_ids = plain_prompt_ids(base, sample)
     distilled = sample.is_hinted and config.distils
-    teacher_prompts = _teacher_prompts(base, sample) if distilled else [prompt_ids]
+    teacher_prompts = _teacher_prompts(base, sample, config) if distilled else [prompt_ids]
     has_logprobs = _without_logprobs(sample) is None
     advantage = None
     if (not distilled or config.method == "combine") and (has_logprobs or config.is_kto):
@@ -77,15 +77,23 @@ def plain_prompt_ids(base: Base, sample: Sample) -> tuple[int, ...]:
     return base.render(sample.messages, sample.tools)
 
 
-def _teacher_prompts(base: Base, sample: Sample) -> list[tuple[int, ...]]:
+def _teacher_prompts(base: Base, sample: Sample, config: TrainConfig) -> list[tuple[int, ...]]:
     """The prompt under the hint first, then under each candidate that reads differently."""
     hints = dict.fromkeys([joined(sample.lessons), *sample.other_hints])
-    return [
-        base.render(
-            hinted_messages(sample.messages, hint=hint, correction=sample.correction), sample.tools
-        )
-        for hint in hints
-    ]
+    return [_teacher_prompt(base, sample, hint, config) for hint in hints]
+
+
+def _teacher_prompt(
+    base: Base, sample: Sample, hint: str | None, config: TrainConfig
+) -> tuple[int, ...]:
+    """The prompt under the hint, after the demonstrations if there is room for them."""
+    hinted = hinted_messages(sample.messages, hint=hint, correction=sample.correction)
+    shown = demonstrated_messages(hinted, sample.demonstrations, hint=hint)
+    prompt_ids = base.render(shown, sample.tools)
+    reply = max(len(sample.response_ids[: config.rated_tokens]), config.reanswer_tokens)
+    if sample.demonstrations and len(prompt_ids) + reply > config.max_tokens:
+        return base.render(hinted, sample.tools)
+    return prompt_ids
 
 
 def _advantage(sample: Sample, config: TrainConfig, baseline: Baseline) -> float | None:

@@ -20,6 +20,7 @@ from training.base import Base
 from training.batching import Item, in_steps, micro_batches
 from training.candidates import with_chosen_hint
 from training.config import TrainConfig
+from training.demonstrations import with_demonstrations
 from training.errors import Diverged, NoSignal
 from training.forward import Pair, boosted, kl_between, response_hidden, response_logprobs
 from training.kto import kto_backward
@@ -49,13 +50,16 @@ def train(
 
     The rated replies train once, in ceil(n / batch_size) steps. Then up to max_steps - 1 times
     the current adapter answers the hinted prompts anew, without the hint, and is distilled under
-    it; `replay` samples (older, hinted) take part in these re-answers only, and keep a job of
-    thumbs alone going until their hints are learned. `check` is called at
-    each micro-batch and each sampled token; what it raises ends the run. `enough` is asked after
-    each step and ends it in good order. Raises NoSignal when no sample can train, Diverged when a
-    gradient is not finite.
+    it. `replay` samples are older ones, oldest first: the hinted take part in re-answers only,
+    and keep a job of thumbs alone going until their hints are learned; the liked may be shown to
+    the teacher. `check` is called at each micro-batch and each sampled token; what it raises ends
+    the run. `enough` is asked after each step and ends it in good order. Raises NoSignal when no
+    sample can train, Diverged when a gradient is not finite.
     """
     started = clock()
+    known = [*replay, *samples]  # newest last
+    samples = with_demonstrations(base, model, samples, known, config)
+    replay = with_demonstrations(base, model, replay, known, config)
     items, dropped = prepare(base, samples, config, baseline=baseline)
     run = _Run(base=base, model=model, config=config, on_step=on_step, check=check, clock=clock)
     run.started, run.enough = started, enough

@@ -23,6 +23,7 @@ from training.adapters import attach, detach, save_version
 from training.advantages import Baseline
 from training.base import Base
 from training.config import TrainConfig
+from training.demonstrations import CANDIDATES
 from training.drift import step_back
 from training.forward import response_logprobs
 from training.gate import decide, measure, neutral_prompts
@@ -205,7 +206,7 @@ class Cell:
             facts = self.train(samples, config, folder)
         facts["seconds"] = round(time.monotonic() - started, 1)
         facts["liked"] = sum(sample.reward == 1.0 for sample in samples)
-        self.learned += [sample for sample in samples if sample.is_hinted]
+        self.learned += samples
         child = Policy(adapter=f"{self.label}-v{version}", version=version, path=str(folder))
         self.lab.serve(child, instead_of=self.policy)
         self.policy = child
@@ -218,7 +219,7 @@ class Cell:
         try:
             result = train(
                 self.lab.base, model, samples, config,
-                replay=self.learned[-REPLAYED:], parent_optimizer=self.optimizer,
+                replay=self.reminders(), parent_optimizer=self.optimizer,
                 baseline=self.baseline, on_step=lambda step: None, check=quiet,
             )  # fmt: skip
             if self.recipe.steps_back:
@@ -236,6 +237,12 @@ class Cell:
             "stopped": result.stopped,
             "dropped": sorted(result.dropped.values()),
         }
+
+    def reminders(self) -> list[Sample]:
+        """Earlier samples that take part again: the newest hinted, and the newest liked."""
+        hinted = [sample for sample in self.learned if sample.is_hinted][-REPLAYED:]
+        liked = [sample for sample in self.learned if sample.reward == 1.0][-CANDIDATES:]
+        return sorted([*hinted, *liked], key=lambda sample: sample.id)
 
     def corrected(self, samples: Sequence[Sample]) -> list[Sample]:
         """For plain SFT: a corrected answer to each disliked reply, of the base under its hint."""
