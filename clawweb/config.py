@@ -80,6 +80,9 @@ class Config(BaseSettings):
     versions_kept: int = Field(5, ge=1)  # the newest; live, previous and pinned ones stay anyway
     disk_mib: int = Field(0, ge=0)  # of a user's versions; no job starts beyond it
 
+    # The disk of the data folder
+    disk_free_mib: int = Field(512, ge=0)  # less than this free: nothing big starts; 0 = no guard
+
     # Retention, in days; 0 = for ever
     keep_chats_days: int = Field(0, ge=0)  # since anything was last said; not pinned ones
     keep_metrics_days: int = Field(0, ge=0)  # what training steps measured

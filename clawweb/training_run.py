@@ -8,7 +8,6 @@ the job is cancelled or the process should stop.
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -17,13 +16,14 @@ from typing import Any
 from django.db import transaction
 from django.utils.translation import gettext_noop
 
+from clawweb import disk
 from clawweb.config import config
 from clawweb.engine import tokenizer_controls
 from clawweb.keeper import Cancelled, Keeper, Stopping
 from clawweb.models import AdapterVersion, JobState, TrainingJob, TrainingSample, User
 from clawweb.selectors.chat import messages_for
 from clawweb.selectors.learning import policy_of, versions_behind
-from clawweb.services import finishing, jobs, versions
+from clawweb.services import finishing, jobs, serving, versions
 from clawweb.services.errors import LeaseLost
 from clawweb.worker import doing
 from rollouts.rendering import defuse, defused, defused_json
@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 _RATED = gettext_noop("training on the rated replies")
 _REANSWER = gettext_noop("answering your prompts again, to learn from that")
 _GATE = gettext_noop("testing the new version")
+_DISK_FULL = gettext_noop("There was no room on the disk for the new version, three times.")
 
 
 def run(job_id: str) -> bool:
@@ -83,9 +84,19 @@ def _worked_on(job: TrainingJob) -> bool:
         jobs.end_job(job, state=JobState.FAILED, reason=f"Training failed: {exc}")
     except Exception as exc:
         log.exception("%s failed", job)
+        _end_broken(job, exc)
+    return False
+
+
+def _end_broken(job: TrainingJob, exc: Exception) -> None:
+    """A job that found no room on the disk waits for it, three times; any other failure is one."""
+    if not disk.is_full(exc):
         reason = f"Training broke: {type(exc).__name__}: {exc}"
         jobs.end_job(job, state=JobState.FAILED, reason=reason)
-    return False
+    elif job.attempt < jobs.MAX_ATTEMPTS:
+        jobs.put_back(job, gettext_noop("the disk was full"))
+    else:
+        jobs.end_job(job, state=JobState.FAILED, reason=_DISK_FULL)
 
 
 def _version(job: TrainingJob, keeper: Keeper) -> bool:
@@ -158,13 +169,17 @@ class Clock:
 
 
 def _save(base: Base, model: Any, result: TrainResult, path: Path) -> SavedAdapter:
-    """The version's folder, whole and checked; Adam's state and the probe beside it."""
+    """The version's folder, whole and checked; Adam's state and the probe beside it. Or nothing."""
     folder = (config().var / path).resolve()
     _remove_orphan(folder, path)
-    saved = save_version(model, folder)
-    save_optimizer(result.optimizer, folder.with_name(f"{folder.name}.optimizer.safetensors"))
-    check_folder(folder, base=base, max_rank=config().lora_rank)
-    write_probe(base, model, folder.with_name(f"{folder.name}.probe.json"))
+    try:
+        saved = save_version(model, folder)
+        save_optimizer(result.optimizer, folder.with_name(f"{folder.name}.optimizer.safetensors"))
+        check_folder(folder, base=base, max_rank=config().lora_rank)
+        write_probe(base, model, folder.with_name(f"{folder.name}.probe.json"))
+    except BaseException:
+        _remove_orphan(folder, path)  # a disk that is full gets its room back
+        raise
     return saved
 
 
@@ -272,9 +287,9 @@ def _keep_baseline(user: User, baseline: Baseline) -> None:
 
 
 def _remove_orphan(folder: Path, path: Path) -> None:
-    """A folder that no row names is left from a worker that died before it could register it."""
-    if folder.exists() and not AdapterVersion.objects.filter(path=str(path)).exists():
-        shutil.rmtree(folder)
+    """What no row names is left from a worker that died before it could register it."""
+    if not AdapterVersion.objects.filter(path=str(path)).exists():
+        serving.remove_files(folder)
 
 
 _BASE: list[Base] = []

@@ -12,6 +12,7 @@ from typing import IO
 
 from django.db import transaction
 
+from clawweb import disk
 from clawweb.config import config
 from clawweb.keeper import Stopping
 from clawweb.models import Transfer
@@ -46,14 +47,20 @@ def run(public_id: str) -> bool:
         return False
     except (ServiceError, OSError) as exc:
         log.warning("%s failed: %s", row.public_id, exc)
-        _fail(row, str(exc) if isinstance(exc, ServiceError) else _NO_FILE)
+        _fail(row, str(exc) if isinstance(exc, ServiceError) else _no_file(exc))
     except Exception as exc:
         log.exception("%s failed", row.public_id)
-        _fail(row, f"It broke: {type(exc).__name__}. The log says more.")
+        broke = f"It broke: {type(exc).__name__}. The log says more."
+        _fail(row, _FULL if disk.is_full(exc) else broke)
     return True
 
 
 _NO_FILE = "Its file cannot be written or read."
+_FULL = "The disk is full. Try again when there is room."
+
+
+def _no_file(exc: OSError) -> str:
+    return _FULL if disk.is_full(exc) else _NO_FILE
 
 
 def _fail(row: Transfer, words: str) -> None:

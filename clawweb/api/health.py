@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import DatabaseError, connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
-from clawweb import valkey
+from clawweb import disk, valkey
 from clawweb.selectors.learning import system_status, workers
 
 
@@ -14,9 +14,11 @@ def livez(request: HttpRequest) -> HttpResponse:
 
 
 def readyz(request: HttpRequest) -> JsonResponse:
-    """200 when every part that a chat needs answers; each part with its own word."""
+    """200 when every part that a chat needs answers; each part with its own word. A disk without
+    room keeps nobody from chatting, so it is said and does not count."""
     parts = {"database": _database(), "queue": _queue(), **_processes()}
     ready = all(part == "ok" for part in parts.values())
+    parts["disk"] = _disk()
     return JsonResponse({"ready": ready, "parts": parts}, status=200 if ready else 503)
 
 
@@ -36,6 +38,11 @@ def _queue() -> str:
     except valkey.ValkeyError as exc:
         return f"down: {exc}; ratings are saved, work resumes when it is back"
     return "ok"
+
+
+def _disk() -> str:
+    free = f"{disk.free_bytes() // disk.MIB} MB free"
+    return f"low: {free}; no job, export, import or backup starts" if disk.is_low() else "ok"
 
 
 def _processes() -> dict[str, str]:

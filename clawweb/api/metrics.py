@@ -13,6 +13,7 @@ from django.db.models import Count
 from django.http import HttpRequest, HttpResponse
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
+from clawweb import disk
 from clawweb.api.auth import bearer
 from clawweb.config import config
 from clawweb.models import Judgement, TrainingJob, TrainingSample, Turn
@@ -77,7 +78,9 @@ def _processes(registry: CollectorRegistry) -> None:
         text = "Adapters that the model server holds"
         Gauge("clawweb_adapters_loaded", text, registry=registry).set(len(engine["adapters"]))
     text = "Free bytes on the disk of the data folder"
-    Gauge("clawweb_disk_free_bytes", text, registry=registry).set(operations.free_bytes())
+    Gauge("clawweb_disk_free_bytes", text, registry=registry).set(disk.free_bytes())
+    text = "Free bytes below which nothing big starts"
+    Gauge("clawweb_disk_reserve_bytes", text, registry=registry).set(disk.reserve_bytes())
 
 
 def _judge(registry: CollectorRegistry) -> None:

@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpRe
 from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
-from clawweb import tasks
+from clawweb import disk, tasks
 from clawweb.api.admission import within_limits
 from clawweb.api.auth import bearer
 from clawweb.api.chat_request import ChatRequest, headers_of
@@ -84,8 +84,10 @@ async def _answered(view: View, request: HttpRequest, key: ApiKey) -> HttpRespon
         if isinstance(exc, QuotaReached) and exc.retry_after:
             refused["Retry-After"] = str(exc.retry_after)
         return refused
-    except Exception:
+    except Exception as exc:
         log.exception("%s failed", request.path)
+        if disk.is_full(exc):
+            return error(507, disk.not_saved(), code="disk_full")
         return error(500, "Something broke on our side. Try again.", code="internal_error")
 
 

@@ -11,7 +11,7 @@ from ninja import NinjaAPI, Query, Schema, Status
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 from pydantic import ConfigDict, Field
 
-from clawweb import tasks
+from clawweb import disk, tasks
 from clawweb.api import agent, comparisons, data, finish, trials
 from clawweb.api.auth import Scoped, caller, commanded, key_of
 from clawweb.models import AdapterVersion, TrainingJob
@@ -127,6 +127,8 @@ def _broken(request: HttpRequest, exc: Exception) -> HttpResponse:
     import logging
 
     logging.getLogger(__name__).exception("%s %s failed", request.method, request.path)
+    if disk.is_full(exc):
+        return problem(request, status=507, title="disk_full", detail=disk.not_saved())
     detail = "Something broke on our side. The request id finds it in the log."
     return problem(request, status=500, title="internal_error", detail=detail)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import statistics
 from collections.abc import Iterable
 from datetime import timedelta
@@ -10,7 +9,6 @@ from datetime import timedelta
 from django.db.models import Count, Exists, Min, OuterRef, QuerySet
 from django.utils import timezone
 
-from clawweb.config import config
 from clawweb.models import (
     AdapterState,
     AdapterVersion,
@@ -93,8 +91,3 @@ def alive() -> dict[str, int]:
 
 def live_versions() -> int:
     return AdapterVersion.objects.filter(state=AdapterState.LIVE).count()
-
-
-def free_bytes() -> int:
-    """Of the disk that the data folder lies on."""
-    return shutil.disk_usage(config().var).free

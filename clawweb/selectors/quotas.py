@@ -12,6 +12,7 @@ from django.db.models import Q, Sum
 from django.utils import timezone
 
 from clawweb.config import config
+from clawweb.disk import shortage
 from clawweb.models import AdapterState, AdapterVersion, TrainingJob, Turn, User
 
 MIB = 1 << 20
@@ -87,6 +88,8 @@ def has_token_limit(user: User) -> bool:
 def full_for_training(user: User) -> str:
     """Why no job may start now, in words; empty while one may. Asks the rows only for limits that
     are set."""
+    if words := shortage():
+        return words
     if _limit(user, "training_minutes_per_week"):
         minutes = training_this_week(user)
         if minutes.is_full:

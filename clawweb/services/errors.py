@@ -92,6 +92,11 @@ class TooLarge(ServiceError):
     status = 413
 
 
+class DiskFull(ServiceError):
+    title = "disk_full"
+    status = 507
+
+
 class QuotaReached(ServiceError):
     """`retry_after`: seconds until there is room; None = that is not known."""
 

@@ -18,6 +18,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
+from clawweb import disk
 from clawweb.config import config
 from clawweb.events import changed
 from clawweb.models import (
@@ -42,7 +43,7 @@ from clawweb.selectors.learning import (
     versions_behind,
 )
 from clawweb.services import audit, quotas
-from clawweb.services.errors import AlreadyTraining, LeaseLost, NothingReady, QuotaReached
+from clawweb.services.errors import AlreadyTraining, LeaseLost, NothingReady, ServiceError
 from training.config import TrainConfig
 
 MAX_SAMPLES = 64
@@ -90,7 +91,7 @@ def queue_batch(user: User) -> TrainingJob | None:
             return None
     try:
         return queue_job(user=user, trigger="batch")
-    except (NothingReady, AlreadyTraining, QuotaReached):
+    except ServiceError:  # a quota, the disk, another job: the sweep asks again
         return None
 
 
@@ -112,8 +113,10 @@ def claim_job(public_id: str) -> TrainingJob | None:
     """The job under a fresh lease, its samples claimed; None when it is not to be had.
 
     Takes a queued job, or a running one whose lease ran out. After three attempts that ended
-    without a word the job fails instead.
+    without a word the job fails instead. While the disk is almost full none is to be had.
     """
+    if disk.is_low():
+        return None
     now = timezone.now()
     job = TrainingJob.objects.filter(public_id=public_id).first()
     if job is None or job.state not in (JobState.QUEUED, *RUNNING):
@@ -220,10 +223,10 @@ def renew(job: TrainingJob) -> bool:
 
 
 @transaction.atomic
-def put_back(job: TrainingJob) -> None:
-    """Let go of a job that is in order: its worker is asked to stop. Its samples stay claimed."""
+def put_back(job: TrainingJob, why: str = gettext_noop("its worker was stopped")) -> None:
+    """Let go of a job that is in order, to be taken up again. Its samples stay claimed."""
     if held(job).update(state=JobState.QUEUED, lease_token="", lease_until=None, phase=""):
-        _note(job, "put_back", gettext_noop("its worker was stopped"))
+        _note(job, "put_back", why)
         changed(job.user_id, "job", job.public_id)
 
 

@@ -6,9 +6,10 @@ import math
 
 from django.utils import timezone
 
+from clawweb import disk
 from clawweb.models import User
 from clawweb.selectors import quotas
-from clawweb.services.errors import QuotaReached
+from clawweb.services.errors import DiskFull, QuotaReached
 
 
 def check_tokens(user: User) -> None:
@@ -26,10 +27,18 @@ def check_tokens(user: User) -> None:
 
 
 def check_training(user: User) -> None:
-    """QuotaReached while the week's minutes or the disk are used up."""
+    """QuotaReached while the user's minutes or disk are used up; DiskFull while everybody's is."""
+    check_disk()
     words = quotas.full_for_training(user)
     if words:
         raise QuotaReached(words)
+
+
+def check_disk() -> None:
+    """DiskFull while too little is free for anything big to start."""
+    words = disk.shortage()
+    if words:
+        raise DiskFull(words)
 
 
 def _duration(seconds: int) -> str:

@@ -187,9 +187,13 @@ def delete_files(adapter: AdapterVersion, *, why: str) -> bool:
         pk=adapter.pk, state__in=[AdapterState.STANDBY, AdapterState.REFUSED]
     ).update(state=AdapterState.ERASED, note=why)
     if moved:
-        folder = config().var / adapter.path
-        shutil.rmtree(folder, ignore_errors=True)
-        for beside in folder.parent.glob(f"{folder.name}.*"):
-            if not beside.is_dir():
-                beside.unlink(missing_ok=True)
+        remove_files(config().var / adapter.path)
     return bool(moved)
+
+
+def remove_files(folder: Path) -> None:
+    """A version's folder, Adam's state and its probe."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for beside in folder.parent.glob(f"{folder.name}.*"):
+        if not beside.is_dir():
+            beside.unlink(missing_ok=True)

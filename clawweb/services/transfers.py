@@ -18,12 +18,13 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from clawweb import disk
 from clawweb.config import config
 from clawweb.events import changed
 from clawweb.models import SHAPES, Consent, Transfer, TransferState, User
 from clawweb.models.ids import transfer_id
 from clawweb.records import BadLine, parse_line, shape_of
-from clawweb.services import audit
+from clawweb.services import audit, quotas
 from clawweb.services.errors import (
     AlreadyRunning,
     FileErased,
@@ -53,6 +54,7 @@ def queue_export(*, user: User, shape: str = "conversations") -> Transfer:
     """A queued export of all of the user's data in this shape."""
     if shape not in EXPORTED:
         raise ServiceError(f"An export's shape is one of {', '.join(EXPORTED)}.")
+    quotas.check_disk()
     return _queue(user, kind="export", shape=shape)
 
 
@@ -61,6 +63,7 @@ def queue_import(*, user: User, chunks: Iterable[bytes]) -> Transfer:
     if User.objects.get(pk=user.pk).consent == Consent.NOTHING:
         raise NotRecorded(_("You asked to keep nothing of your chats, so none can be taken in."))
     _refuse_second(user, "import")
+    quotas.check_disk()
     name = transfer_id()
     path = folder() / f"{name}.in"
     try:
@@ -126,8 +129,11 @@ def _refuse_second(user: User, kind: str) -> None:
 def claim(public_id: str) -> Transfer | None:
     """The transfer under a fresh lease of ours; None when it is not to be had now.
 
-    One runs at a time, so that deploys and sweeps find a free worker.
+    One runs at a time, so that deploys and sweeps find a free worker; while the disk is almost
+    full none does.
     """
+    if disk.is_low():
+        return None
     now = timezone.now()
     row = Transfer.objects.filter(public_id=public_id, state__in=UNDER_WAY).first()
     if row is None or (row.state == TransferState.RUNNING and row.lease_until > now):

@@ -20,6 +20,7 @@ from typing import Any
 from django.db import connection
 from django.utils import timezone
 
+from clawweb import disk
 from clawweb.config import Config
 from clawweb.engine import base_hash
 from clawweb.stack.database import copy_sqlite
@@ -39,6 +40,7 @@ def write_backup(config: Config, target: Path) -> dict[str, Any]:
     """
     if target.exists():
         raise StackError(f"{target} is there already; a backup never overwrites another")
+    _refuse_without_room(config, target)
     versions = _versions()
     with tempfile.TemporaryDirectory(dir=config.var, prefix=".backup-") as scratch:
         database = _copy_database(Path(scratch))
@@ -59,6 +61,21 @@ def write_backup(config: Config, target: Path) -> dict[str, Any]:
             os.fsync(out.fileno())
         partial.rename(target)
     return manifest
+
+
+def _refuse_without_room(config: Config, target: Path) -> None:
+    """The copy of the database goes beside it for a while; all of it into the file."""
+    database = sum(path.stat().st_size for path in config.var.glob(f"{SQLITE}*"))
+    files = [path for path in (config.var / FOLDER).rglob("*") if path.is_file()]
+    weights = sum(path.stat().st_size for path in files)
+    for folder, size in ((config.var, database), (target.resolve().parent, database + weights)):
+        room = disk.free_bytes(folder) - disk.reserve_bytes()
+        if size > room:
+            raise StackError(
+                f"a backup needs {size // disk.MIB} MB in {folder} and leaves "
+                f"{config.disk_free_mib} MB free (CLAWWEB_DISK_FREE_MIB); "
+                f"there are {disk.free_bytes(folder) // disk.MIB} MB"
+            )
 
 
 def _versions() -> list[str]:

@@ -13,6 +13,7 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import OperationalError
 
+from clawweb import disk
 from clawweb.config import Config
 from clawweb.services import erasure
 from clawweb.stack.terminal import StackError, say, step
@@ -73,6 +74,9 @@ def back_up(config: Config, *, before_migration: bool) -> None:
     age = time.time() - copies[-1].stat().st_mtime if copies else DAY
     if not before_migration and age < DAY:
         return
+    if disk.free_bytes() - source.stat().st_size < disk.reserve_bytes():
+        refuse_without_copy(before_migration=before_migration)
+        return
     target = folder / f"clawweb-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}.sqlite3"
     partial = target.with_suffix(".partial")
     partial.unlink(missing_ok=True)
@@ -81,6 +85,14 @@ def back_up(config: Config, *, before_migration: bool) -> None:
     for copy in [*copies, target][:-KEPT_BACKUPS]:
         copy.unlink()
     say(f"database: copied to {target}")
+
+
+def refuse_without_copy(*, before_migration: bool) -> None:
+    """A day's copy can wait. A migration without a way back cannot be undone."""
+    words = f"no room for a copy of the database: {disk.free_bytes() // disk.MIB} MB are free"
+    if before_migration:
+        raise StackError(f"{words}, and a migration is not begun without one")
+    say(f"warning: {words}")
 
 
 def copy_sqlite(source: Path, target: Path) -> None:

@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
+from clawweb import disk
 from clawweb.config import config
 from clawweb.models import JobState, TrainingJob, User
 from clawweb.selectors.chat import input_of
@@ -137,6 +138,7 @@ def system_part(request: HttpRequest) -> HttpResponse:
         "judge": _judge(request.user)["words"],
         "queue": queue_status(),
         "most": config().max_kept_loras,
+        "disk": {"free": disk.free_bytes(), "is_low": disk.is_low(), "least": disk.reserve_bytes()},
     }
     loaded = status["engine"]["adapters"] or []
     if not request.user.runs_training:  # names of others' versions are none of their business

@@ -150,7 +150,8 @@ def test_a_disk_that_is_full_is_told(alice: User, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(os, "fsync", full)
     row = exported_by_worker(alice)
-    assert (row.state, row.note) == (TransferState.FAILED, "Its file cannot be written or read.")
+    assert row.state == TransferState.FAILED
+    assert row.note == "The disk is full. Try again when there is room."
     assert files() == []
 
 
