@@ -53,6 +53,7 @@ class Config(BaseSettings):
     base_model: str = ""  # a local folder or hub id; empty = SmolLM2-135M-Instruct under var/models
     vllm_url: str = ""  # empty = `make run` starts one; several with commas between
     vllm_port: int = Field(8100, ge=1, le=65535)  # of our own model server
+    vllm_host: str = "127.0.0.1"  # where ours listens: loopback, but in a container of its own
     vllm_key: str = ""  # empty = var/vllm_key, made on first use
     vllm_cpu_bind: str = ""  # VLLM_CPU_OMP_THREADS_BIND of our server; empty = vLLM's own choice
     vllm_dtype: str = ""  # empty = float32 on a CPU, bfloat16 on a GPU

@@ -6,6 +6,7 @@ from django.db import DatabaseError, connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from clawweb import disk, valkey
+from clawweb.config import config
 from clawweb.selectors.learning import system_status, workers
 
 
@@ -15,10 +16,13 @@ def livez(request: HttpRequest) -> HttpResponse:
 
 def readyz(request: HttpRequest) -> JsonResponse:
     """200 when every part that a chat needs answers; each part with its own word. A disk without
-    room keeps nobody from chatting, so it is said and does not count."""
+    room keeps nobody from chatting, so it is said and does not count. `?part=NAME`: that one's."""
     parts = {"database": _database(), "queue": _queue(), **_processes()}
     ready = all(part == "ok" for part in parts.values())
     parts["disk"] = _disk()
+    if wanted := request.GET.get("part"):  # a container asks for its own
+        parts = {wanted: parts.get(wanted, "not known")}
+        ready = parts[wanted] == "ok"
     return JsonResponse({"ready": ready, "parts": parts}, status=200 if ready else 503)
 
 
@@ -45,10 +49,15 @@ def _disk() -> str:
     return f"low: {free}; no job, export, import or backup starts" if disk.is_low() else "ok"
 
 
+def _kinds() -> tuple[str, ...]:
+    judging = ("worker-judge",) if config().has_judge else ()
+    return ("generator", "worker-light", "worker-gpu", *judging, "beat")
+
+
 def _processes() -> dict[str, str]:
     try:
         parts = {"engine": "ok" if system_status()["engine"]["ok"] else "down"}
-        for kind in ("generator", "worker-light", "worker-gpu", "beat"):
+        for kind in _kinds():
             parts[kind] = "ok" if workers(kind).exists() else "not heard of for a minute"
     except DatabaseError:
         return {"processes": "unknown: the database is down"}

@@ -124,7 +124,7 @@ def only_one(config: Config) -> Iterator[None]:
 def check_ports(config: Config, parts: list[Part]) -> None:
     wanted = {
         "web": ("CLAWWEB_PORT", config.host, config.port),
-        "vllm": ("CLAWWEB_VLLM_PORT", "127.0.0.1", config.vllm_port),
+        "vllm": ("CLAWWEB_VLLM_PORT", config.vllm_host, config.vllm_port),
     }
     for part in parts:
         if part.name in wanted:

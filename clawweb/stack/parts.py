@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,7 +41,7 @@ def all_parts(config: Config) -> list[Part]:
     return [
         *parts,
         web(config),
-        generator(),
+        generator(config),
         worker_light(config),
         worker_gpu(config),
         *([worker_judge(config)] if config.has_judge else []),
@@ -71,7 +73,7 @@ def vllm(config: Config) -> Part:
     options = {
         "--model": str(config.model_folder),
         "--served-model-name": SERVED_NAME,
-        "--host": "127.0.0.1",  # its key does not guard /invocations and /tokenize
+        "--host": config.vllm_host,  # its key does not guard /invocations and /tokenize
         "--port": str(config.vllm_port),
         "--dtype": config.serving_dtype,
         "--max-model-len": str(config.context_tokens),
@@ -151,7 +153,7 @@ def web(config: Config) -> Part:
     return Part(name="web", command=command)
 
 
-def generator() -> Part:
+def generator(_: Config) -> Part:
     return Part(name="generator", command=[sys.executable, str(ROOT / "manage.py"), "generate"])
 
 
@@ -162,8 +164,9 @@ def celery(config: Config, name: str, *options: str) -> list[str]:
 
 
 def node_name(config: Config, part: str) -> str:
-    """Differs between installations that share one Redis."""
-    return f"{part}@{hashlib.sha256(str(config.var.resolve()).encode()).hexdigest()[:8]}"
+    """Differs between installations, and machines or containers, that share one Redis."""
+    place = f"{platform.node()}:{config.var.resolve()}"
+    return f"{part}@{hashlib.sha256(place.encode()).hexdigest()[:8]}"
 
 
 def worker_light(config: Config) -> Part:
@@ -201,6 +204,18 @@ def beat(config: Config) -> Part:
     command = [sys.executable, "-m", "celery", "-A", "clawweb.celery:app", "beat"]
     command += ["--schedule", str(run_folder(config) / "beat-schedule"), "--pidfile", ""]
     return Part(name="beat", command=[*command, "--loglevel", "WARNING"])
+
+
+MAKERS: dict[str, Callable[[Config], Part]] = {
+    "valkey": valkey,
+    "vllm": vllm,
+    "web": web,
+    "generator": generator,
+    "worker-light": worker_light,
+    "worker-gpu": worker_gpu,
+    "worker-judge": worker_judge,
+    "beat": beat,
+}
 
 
 def run_folder(config: Config) -> Path:
