@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from django.http import HttpRequest
+from structlog.contextvars import bound_contextvars
 
 _REQUEST: ContextVar[HttpRequest | None] = ContextVar("request", default=None)
 
@@ -20,7 +21,8 @@ def in_request(request: HttpRequest) -> Iterator[None]:
     """What happens in here is done by whoever sent this request."""
     token = _REQUEST.set(request)
     try:
-        yield
+        with bound_contextvars(request=request_id()):  # on each line that is logged meanwhile
+            yield
     finally:
         _REQUEST.reset(token)
 

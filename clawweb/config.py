@@ -47,6 +47,7 @@ class Config(BaseSettings):
     oidc_name: str = ""  # on the button; empty = the provider's host
     oidc_domains: str = ""  # comma-separated; only verified addresses in them get in; empty = all
     debug: bool = False  # Django's: never where others can reach it
+    log_format: Literal["line", "json"] = "line"  # one line to read, or one object, per entry
     metrics_token: str = ""  # needed for /metrics from anywhere but loopback
 
     # Model and serving

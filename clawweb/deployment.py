@@ -8,6 +8,7 @@ import time
 from asgiref.sync import async_to_sync
 from django.db import transaction
 
+from clawweb import logs
 from clawweb.engine import get_engine, tokenizer_controls
 from clawweb.keeper import Keeper
 from clawweb.models import AdapterVersion, JobState, TrainingJob, Turn
@@ -27,20 +28,25 @@ def deploy(job_id: str) -> None:
     job = versions.claim_deploy(job_id)
     if job is None or job.child is None:
         return  # another worker has it, or has finished it
+    with logs.about(job=job.public_id, user=job.user_id, version=job.child.name):
+        _deploy(job, job.child)
+
+
+def _deploy(job: TrainingJob, child: AdapterVersion) -> None:
     try:
         with Keeper(job):
-            _move_live(job, job.child)
+            _move_live(job, child)
     except (EngineUnavailable, UnknownAdapter, BadReply) as exc:
         # Down, or restarted between two of our calls: the sweep tries again.
-        log.warning("deploying %s waits: %s", job.child.name, exc)
+        log.warning("deploying %s waits: %s", child.name, exc)
         versions.release_deploy(job)
     except LeaseLost:
-        log.info("another worker deploys %s", job_id)
+        log.info("another worker deploys %s", job)
     except Exception as exc:
-        log.warning("%s cannot be served", job.child.name, exc_info=exc)
-        _give_up(job, job.child, f"Version {job.child.version} could not be served: {exc}")
+        log.warning("%s cannot be served", child.name, exc_info=exc)
+        _give_up(job, child, f"Version {child.version} could not be served: {exc}")
     else:
-        _warm(job.child)
+        _warm(child)
 
 
 def _move_live(job: TrainingJob, child: AdapterVersion) -> None:

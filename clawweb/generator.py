@@ -18,7 +18,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from clawweb import valkey
+from clawweb import logs, valkey
 from clawweb.config import config
 from clawweb.engine import base_hash, get_engine, get_ready, tokenizer_controls
 from clawweb.load import Meter
@@ -191,6 +191,10 @@ class Reply:
 
     async def write(self) -> None:
         """Answer the turn, whatever happens: the row ends in a final state with a reason."""
+        with logs.about(**logs.of_turn(self.turn)):
+            await self._write()
+
+    async def _write(self) -> None:
         keeper = asyncio.create_task(self._keep())
         try:
             await self._finish(TurnState.COMPLETE, await self._generate())
@@ -341,6 +345,8 @@ class Reply:
             error=error,
             code=code,
         )
+        facts = {"version": self.policy.adapter or "base", "tokens": len(self.ids)}
+        log.info("reply %s%s", state.value, "" if done else ", by another", extra=facts)
         self.ended = None  # where another has ended it the row knows how
         if done:
             self.ended = Ended(

@@ -1,16 +1,74 @@
-"""What no log may hold: links that sign in, and keys. Both can stand in an address or a header that
-a library logs when a request goes wrong."""
+"""Lines of the logs, and the ids on them that lead from a request to a version.
+
+A turn's id is on the line of the request that asked for it, on its reply's, its ratings', on those
+of the job that took it and of the version that learned from it. What is bound by `about` stands on
+every line until its block ends, also in threads and tasks that are begun inside. Nobody's texts are
+logged, and what looks like a key or a link to sign in is cut out. Knows no models: it is there
+before they are.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
+from contextlib import AbstractContextManager
+from typing import Any
 
+from structlog.contextvars import bound_contextvars, merge_contextvars
+from structlog.processors import JSONRenderer, TimeStamper, format_exc_info
+from structlog.stdlib import ExtraAdder, ProcessorFormatter, add_log_level, add_logger_name
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from clawweb.config import config
+
+# What a call may add by `extra`. Django's own lines carry whole requests there: those stay out.
+FIELDS = ("user", "session", "turn", "job", "version", "transfer", "tokens", "milliseconds")
+# Both can stand in an address or a header that a library logs when a request goes wrong.
 _SECRET = re.compile(r"(/signin/|claw-)[A-Za-z0-9_-]{20,}")
 
 
-class WithoutSecrets(logging.Formatter):
-    """Cuts them out of each line and its traceback, whoever wrote them."""
+def about(**ids: Any) -> AbstractContextManager[None]:
+    """Inside, these ids stand on every line; those without a value on none."""
+    return bound_contextvars(**{name: value for name, value in ids.items() if value})
 
-    def format(self, record: logging.LogRecord) -> str:
-        return _SECRET.sub(r"\1…", super().format(record))
+
+def of_turn(turn: Any) -> dict[str, Any]:
+    """A turn's ids; its session comes with it."""
+    session = turn.session
+    return {"turn": turn.public_id, "session": session.public_id, "user": session.user_id}
+
+
+def make_formatter() -> logging.Formatter:
+    """For the handler of all loggers: lines to read, or JSON (CLAWWEB_LOG_FORMAT)."""
+    lines = JSONRenderer(ensure_ascii=False) if config().log_format == "json" else _plain
+    before: list[Processor] = [
+        merge_contextvars,
+        ExtraAdder(allow=FIELDS),
+        add_log_level,
+        add_logger_name,
+        TimeStamper(fmt="iso", utc=True, key="at"),
+    ]
+    after: list[Processor] = [
+        ProcessorFormatter.remove_processors_meta,
+        format_exc_info,
+        _clean,
+        lines,
+    ]
+    return ProcessorFormatter(foreign_pre_chain=before, processors=after)
+
+
+def _clean(_: WrappedLogger, __: str, entry: EventDict) -> EventDict:
+    """Without secrets, and without names that have no value. Rows stand by their names."""
+    return {
+        name: value if isinstance(value, int | float) else _SECRET.sub(r"\1…", str(value))
+        for name, value in entry.items()
+        if value is not None
+    }
+
+
+def _plain(_: WrappedLogger, __: str, entry: EventDict) -> str:
+    """`time LEVEL logger words key=value …`, a traceback below."""
+    at, level, name = entry.pop("at"), entry.pop("level"), entry.pop("logger")
+    words, trace = entry.pop("event"), entry.pop("exception", "")
+    ids = "".join(f" {key}={value}" for key, value in entry.items())
+    return f"{at} {level.upper()} {name} {words}{ids}" + (f"\n{trace}" if trace else "")

@@ -25,6 +25,8 @@ from clawweb.models.ids import uuid7
 from clawweb.selectors.access import lacks_second_factor
 
 log = logging.getLogger(__name__)
+
+_UNLOGGED = ("/livez", "/readyz", "/metrics")  # machines ask these all the time
 _GIVEN = re.compile(r"[A-Za-z0-9._-]{8,64}")
 
 
@@ -34,24 +36,45 @@ def _name(request: HttpRequest) -> str:
     return request.request_id  # type: ignore[attr-defined, no-any-return]
 
 
+def _log(request: HttpRequest, response: HttpResponse, began: float) -> None:
+    """One line. The route and not the path, which may hold a link to sign in; who asks as far as
+    it is known already."""
+    if request.path_info in _UNLOGGED:
+        return
+    match = request.resolver_match
+    named = match.kwargs if match else {}
+    user = getattr(request, "auth", None) or request.__dict__.get("_cached_user")
+    ids = {
+        "user": getattr(user, "pk", None),
+        "turn": response.headers.get("X-Clawweb-Turn") or named.get("turn_id"),
+        "job": named.get("job_id"),
+        "milliseconds": round((time.monotonic() - began) * 1000),
+    }
+    known = {name: value for name, value in ids.items() if value is not None}
+    route = f"/{match.route}" if match else "(nothing there)"
+    log.info("%s %s %d", request.method, route, response.status_code, extra=known)
+
+
 @sync_and_async_middleware
 def request_id(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
     """Takes a well-formed X-Request-Id over or makes one."""
     if iscoroutinefunction(get_response):
 
         async def middleware(request: HttpRequest) -> HttpResponse:
-            name = _name(request)
+            name, began = _name(request), time.monotonic()
             with acting.in_request(request):
                 response = await _awaited(get_response(request))
+                _log(request, response, began)
             response["X-Request-Id"] = name
             return response
 
     else:
 
         def middleware(request: HttpRequest) -> HttpResponse:  # type: ignore[misc]
-            name = _name(request)
+            name, began = _name(request), time.monotonic()
             with acting.in_request(request):
                 response: HttpResponse = get_response(request)
+                _log(request, response, began)
             response["X-Request-Id"] = name
             return response
 

@@ -188,13 +188,11 @@ CONTENT_SECURITY_POLICY = {
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {
-        "line": {
-            "()": "clawweb.logs.WithoutSecrets",
-            "fmt": "%(asctime)s %(levelname)s %(name)s %(message)s",
-        }
-    },
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "formatters": {"ours": {"()": "clawweb.logs.make_formatter"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "ours"}},
     "root": {"handlers": ["console"], "level": "INFO"},
-    "loggers": {"httpx": {"level": "WARNING"}},
+    "loggers": {
+        "httpx": {"level": "WARNING"},
+        "uvicorn": {"handlers": ["console"], "propagate": False},  # instead of its own
+    },
 }

@@ -16,7 +16,7 @@ from typing import Any
 from django.db import transaction
 from django.utils.translation import gettext_noop
 
-from clawweb import disk
+from clawweb import disk, logs
 from clawweb.config import config
 from clawweb.engine import tokenizer_controls
 from clawweb.keeper import Cancelled, Keeper, Stopping
@@ -56,7 +56,8 @@ def run(job_id: str) -> bool:
         return False  # another worker has it, or it is over
     doing(f"training {job.public_id}")
     try:
-        return _worked_on(job)
+        with logs.about(job=job.public_id, user=job.user_id):
+            return _worked_on(job)
     except LeaseLost:
         log.warning("the lease of %s was lost: another worker has it", job)
     finally:

@@ -12,7 +12,7 @@ from typing import IO
 
 from django.db import transaction
 
-from clawweb import disk
+from clawweb import disk, logs
 from clawweb.config import config
 from clawweb.keeper import Stopping
 from clawweb.models import Transfer
@@ -34,6 +34,11 @@ def run(public_id: str) -> bool:
     row = transfers.claim(public_id)
     if row is None:
         return False
+    with logs.about(transfer=row.public_id, user=row.user_id):
+        return _run(row)
+
+
+def _run(row: Transfer) -> bool:
     try:
         if row.kind == "export":
             _export(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,7 +13,7 @@ from django.db import transaction
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from clawweb import valkey
+from clawweb import logs, valkey
 from clawweb.engine import current_template_hash
 from clawweb.events import changed
 from clawweb.models import AdapterVersion, ChatSession, Consent, Turn, TurnState, User
@@ -39,6 +40,8 @@ from rollouts.types import (
     Rollout,
     SamplingParams,
 )
+
+log = logging.getLogger(__name__)
 
 LEASE = timedelta(seconds=15)
 TITLE_CHARS = 60
@@ -100,6 +103,7 @@ def open_turn(
             turn.context_start = turn
             turn.save(update_fields=["context_start"])
         judgements.expect(turn)
+    log.info("asked", extra=logs.of_turn(turn))
     transaction.on_commit(lambda: valkey.wake_generator(turn.public_id), robust=True)
     return turn
 

@@ -6,6 +6,7 @@ worker that was thought dead and is not cannot write over the one that took its 
 
 from __future__ import annotations
 
+import logging
 import math
 import uuid
 from collections.abc import Iterable, Mapping
@@ -45,6 +46,8 @@ from clawweb.selectors.learning import (
 from clawweb.services import audit, quotas
 from clawweb.services.errors import AlreadyTraining, LeaseLost, NothingReady, ServiceError
 from training.config import TrainConfig
+
+log = logging.getLogger(__name__)
 
 MAX_SAMPLES = 64
 MAX_ATTEMPTS = 3
@@ -175,6 +178,7 @@ def _claim_samples(job: TrainingJob) -> None:
             mine.update(state=SampleState.SUPERSEDED)
         elif mine.update(state=SampleState.CLAIMED, job=job):
             JobSample.objects.create(job=job, sample=sample, role="new")
+            log.info("taken to learn from", extra=_ids(job, turn=sample.turn.public_id))
     changed(job.user_id, "receipt", *(sample.turn.public_id for sample in samples))
     replayed = list(_replayable(job))
     contradicted = contradicted_by_newer([*replayed, *samples])
@@ -321,7 +325,10 @@ def end_job(
     else:
         _give_back(mine, refused=state == JobState.REFUSED)
     _note(job, state, reason)
-    _receipts(job.user_id, TrainingSample.objects.filter(pk__in=touched))
+    turns = TrainingSample.objects.filter(pk__in=touched).values_list("turn__public_id", flat=True)
+    for turn in turns if learned else ():
+        log.info("learned", extra=_ids(job, turn=turn, version=learned))
+    changed(job.user_id, "receipt", *turns)
     changed(job.user_id, "job", job.public_id)
 
 
@@ -385,5 +392,10 @@ def forgotten_jobs() -> list[TrainingJob]:
     return list((queued | lapsed).order_by("id"))
 
 
+def _ids(job: TrainingJob, **more: Any) -> dict[str, Any]:
+    return {"job": job.public_id, "user": job.user_id, **more}
+
+
 def _note(job: TrainingJob, kind: str, text: str = "") -> None:
+    log.info("job %s", kind, extra=_ids(job))
     Event.objects.create(user_id=job.user_id, kind=str(kind), job=job, text=text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import uuid
 import zipfile
@@ -44,6 +45,8 @@ from clawweb.services.errors import (
     NothingToRollBack,
 )
 from clawweb.services.jobs import held
+
+log = logging.getLogger(__name__)
 
 MOST_IN_MEMORY = 16 << 20  # bytes of a ZIP; a larger one is made on disk
 
@@ -352,10 +355,9 @@ def refuse(adapter: AdapterVersion, note: str) -> None:
 
 
 def _note(adapter: AdapterVersion, kind: str, text: str) -> None:
+    job = getattr(adapter, "job", None)
+    ids = {"version": adapter.name, "user": adapter.user_id, "job": job.public_id if job else None}
+    log.info("version %s", kind, extra=ids)
     Event.objects.create(
-        user_id=adapter.user_id,
-        kind=f"adapter_{kind}",
-        adapter=adapter,
-        job=getattr(adapter, "job", None),
-        text=text,
+        user_id=adapter.user_id, kind=f"adapter_{kind}", adapter=adapter, job=job, text=text
     )

@@ -99,9 +99,7 @@ def test_rows_and_the_model_server_see_a_version_under_the_same_path() -> None:
     assert all(entry.endswith(":ro") for entry in SERVICES["vllm"]["volumes"])
 
 
-def test_the_model_server_listens_to_its_own_network_and_knows_no_secret_but_its_key() -> (
-    None
-):
+def test_the_model_server_listens_to_its_own_network_and_knows_no_secret_but_its_key() -> None:
     server = SERVICES["vllm"]
     assert server["networks"] == ["inside"]
     assert COMPOSE["networks"]["inside"] == {"internal": True}
