@@ -1,22 +1,32 @@
-"""What goes wrong: parts killed, the database locked, tasks delivered twice."""
+"""What goes wrong: parts killed or held still, the database locked, tasks twice, a full disk."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import signal
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
+
+import httpx
 
 from clawweb.config import ROOT
+from clawweb.disk import MIB
 from tests.realstack import Stack
+from tests.small_disk import SmallDisk
 
 LIGHT = ("web", "generator", "worker-light", "worker-gpu", "beat", "valkey")
+LEASED = ("generator", "worker-gpu")  # work under a lease, in one process each
 LIGHT_SECONDS, VLLM_SECONDS = 60.0, 180.0  # by when a killed part answers again
 LOCKED_SECONDS = 6.0
+HELD_SECONDS = 20.0  # longer than the leases of replies (15 s) and, in this stack, of jobs (12 s)
+FULL_SECONDS = 15.0
 Fault = tuple[str, Callable[[], float]]
 
 TWICE = """
@@ -30,10 +40,33 @@ for job in TrainingJob.objects.order_by("-id")[:3]:
 """
 
 
+class Broken(Exception):
+    """A promise that was seen to be broken while the fault lasted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The system, and the disk of its data folder where that is one of its own."""
+
+    stack: Stack
+    disk: SmallDisk | None
+
+
 def killed(stack: Stack, part: str) -> float:
     """Seconds until the part's successor answers."""
     limit = VLLM_SECONDS if part == "vllm" else LIGHT_SECONDS
     return stack.kill_and_wait(part, timeout=4 * limit)
+
+
+def held_still(stack: Stack, part: str) -> float:
+    """Its leases run out while it lives, and it wakes up to find its work another's. Seconds until
+    it answers from then on."""
+    pid = stack.pid(part)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(HELD_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+    return stack.wait_until_ready(part, timeout=4 * LIGHT_SECONDS)
 
 
 def locked(stack: Stack) -> float:
@@ -55,15 +88,56 @@ def delivered_twice(stack: Stack) -> float:
     return time.monotonic() - started
 
 
-def drawn(stack: Stack, chance: random.Random, *, vllm_left: int) -> Fault:
+def filled(target: Target) -> float:
+    """The disk to half of its reserve, for a while. Seconds until the system says so; meanwhile no
+    job may begin."""
+    if target.disk is None:
+        return 0.0
+    stack, started = target.stack, time.monotonic()
+    target.disk.fill(but=stack.config.disk_free_mib * MIB // 2)
+    try:
+        while not is_said_to_be_low(stack):
+            if time.monotonic() - started > LIGHT_SECONDS:
+                return LIGHT_SECONDS + 1
+            time.sleep(0.2)
+        seconds = time.monotonic() - started
+        time.sleep(1)  # who looked before it was full may still begin
+        begun = jobs_begun(stack)
+        time.sleep(FULL_SECONDS)
+        if jobs_begun(stack) != begun:
+            raise Broken("a job began on a disk that was almost full")
+        return seconds
+    finally:
+        target.disk.empty()
+
+
+def is_said_to_be_low(stack: Stack) -> bool:
+    try:
+        answer = httpx.get(f"{stack.url}/readyz", timeout=10, trust_env=False).json()
+    except (httpx.HTTPError, ValueError):
+        return False
+    return str(answer["parts"].get("disk", "")).startswith("low")
+
+
+def jobs_begun(stack: Stack) -> int:
+    path = stack.config.var / "clawweb.sqlite3"
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=20)) as database:
+        rows = database.execute("SELECT COUNT(*) FROM clawweb_event WHERE kind = 'started'")
+        return int(rows.fetchone()[0])
+
+
+def drawn(target: Target, chance: random.Random, *, vllm_left: int) -> Fault:
     """The next fault. Parts are likelier than the rest; vLLM takes long, so it is rationed."""
-    parts = [*LIGHT, *(["vllm"] if vllm_left else [])]
-    part = chance.choice(parts)
+    stack = target.stack
+    part = chance.choice([*LIGHT, *(["vllm"] if vllm_left else [])])
+    leased = chance.choice(LEASED)
     return chance.choices(
         [
             (part, lambda: killed(stack, part)),
+            (f"{leased} held still", lambda: held_still(stack, leased)),
             ("database locked", lambda: locked(stack)),
             ("delivered twice", lambda: delivered_twice(stack)),
+            ("disk filled" if target.disk else "disk not filled", lambda: filled(target)),
         ],
-        weights=[8, 1, 1],
+        weights=[8, 1, 1, 1, 1],
     )[0]

@@ -2,13 +2,17 @@
 
     make chaos                                       # 20 kills
     make chaos ARGS="--kills 6 --seed 3"             # the faults of seed 3 again
-    make chaos ARGS="--kills 200 --slice 20"         # a new system after each twenty
+    make chaos ARGS="--kills 200 --resume"           # a new system after each twenty; those that
+                                                     # are in --out already are not run again
 
-Users ask and rate without pause and remember what they were told. A fault is kill -9 of a part,
-a lock on the database for six seconds, or tasks delivered twice. After the last one everything is
-given time to come to rest, and the promises of invariants.py are checked. The seed decides which
-faults come in which order; when they hit what is the machine's doing. Exit status 1 = a broken
-promise, or a part that took longer than its time.
+Users ask and rate without pause and remember what they were told. A fault is kill -9 of a part, a
+part held still until its leases have run out, a lock on the database for six seconds, tasks
+delivered twice, or a disk filled to half of its reserve (where root may mount one: the data folder
+is then a tmpfs). After the last one everything is given time to come to rest, and the promises of
+invariants.py are checked. The seed decides which faults come in which order; when they hit what is
+the machine's doing. A slice with a broken promise leaves the end of its logs beside --out, and its
+line there says how to run it again. Exit status 1 = a broken promise, or a part that took longer
+than its time.
 """
 
 from __future__ import annotations
@@ -20,17 +24,20 @@ import shutil
 import sqlite3
 import time
 from collections import Counter
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from bench.chaos.faults import LIGHT_SECONDS, VLLM_SECONDS, drawn
+from bench.chaos.faults import LIGHT_SECONDS, VLLM_SECONDS, Broken, Target, drawn
 from bench.chaos.invariants import Row, at_rest, told_and_kept, violations
 from bench.chaos.people import Chatter
 from tests.realstack import QUICK, Stack, new_stack
+from tests.small_disk import mounted
 
 HERE = Path(__file__).resolve().parent
 REST_SECONDS = 420.0
+VLLM_SHARE = 0.075  # 15 of 200: it takes a minute or two to come back
+DISK_MIB, RESERVE_MIB = 1024, 64
 
 
 def query(stack: Stack, sql: str) -> list[Row]:
@@ -42,44 +49,57 @@ def query(stack: Stack, sql: str) -> list[Row]:
 
 def main() -> int:
     args = arguments()
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    there = already_run(args.out) if args.resume else {}
     broken: list[str] = []
     for first in range(0, args.kills, args.slice):
-        seed = args.seed + first
-        found = one_slice(seed, min(args.slice, args.kills - first), args)
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        with args.out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(found, ensure_ascii=False) + "\n")
+        seed, kills = args.seed + first, min(args.slice, args.kills - first)
+        found = there.get((seed, kills, args.users))
+        if found is None:
+            found = one_slice(seed, kills, args)
+            with args.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(found, ensure_ascii=False) + "\n")
         broken += found["broken"]
     print(f"{len(broken)} broken promises" if broken else "every promise was kept")
     return 1 if broken else 0
 
 
+def already_run(out: Path) -> dict[tuple[int, int, int], dict[str, Any]]:
+    """The slices that ended, by seed, kills and users; the newest of each."""
+    lines = out.read_text(encoding="utf-8").splitlines() if out.exists() else []
+    rows = [json.loads(line) for line in lines]
+    return {(row["seed"], row.get("kills", 0), row.get("users", 0)): row for row in rows}
+
+
 def one_slice(seed: int, kills: int, args: argparse.Namespace) -> dict[str, Any]:
     """One system from its start to its end."""
     chance = random.Random(seed)
-    stack = new_stack(**QUICK, settle_seconds="1")
-    try:
+    stack = new_stack(**QUICK, settle_seconds="1", disk_free_mib=str(RESERVE_MIB))
+    with ExitStack() as ends:
+        ends.callback(shutil.rmtree, stack.var, ignore_errors=True)
+        disk = ends.enter_context(mounted(stack.var, mib=DISK_MIB))
+        ends.callback(stack.stop)
         stack.start()
         users = [Chatter(stack, f"user-{n}", seed * 100 + n) for n in range(args.users)]
         for user in users:
             user.start()
-        faults = break_things(stack, chance, kills, args)
+        faults, broken = break_things(Target(stack=stack, disk=disk), chance, kills, args)
         for user in users:
             user.enough.set()
         for user in users:
             user.join(120)
-        broken = [f"{name}: back after {s:.0f} s" for name, s in faults if too_long(name, s)]
+        broken += [f"{name}: back after {s:.0f} s" for name, s in faults if too_long(name, s)]
         broken += come_to_rest(stack) + promises(stack, users)
         jobs = Counter(
             row["state"] for row in query(stack, "SELECT state FROM clawweb_trainingjob")
         )
         if broken:
-            print(stack.all_logs())
-    finally:
-        stack.stop()
-        shutil.rmtree(stack.var, ignore_errors=True)
+            args.out.with_name(f"seed-{seed}.log").write_text(stack.all_logs(), encoding="utf-8")
     summary = {
         "seed": seed,
+        "kills": kills,
+        "users": args.users,
+        "again": f'make chaos ARGS="--kills {kills} --seed {seed} --users {args.users}"',
         "faults": [(name, round(seconds, 1)) for name, seconds in faults],
         "asked": sum(user.told.asked for user in users),
         "answered": sum(len(user.told.replies) for user in users),
@@ -93,23 +113,28 @@ def one_slice(seed: int, kills: int, args: argparse.Namespace) -> dict[str, Any]
 
 
 def break_things(
-    stack: Stack, chance: random.Random, kills: int, args: argparse.Namespace
-) -> list[tuple[str, float]]:
-    """Fault after fault, each once the one before is healed."""
+    target: Target, chance: random.Random, kills: int, args: argparse.Namespace
+) -> tuple[list[tuple[str, float]], list[str]]:
+    """Fault after fault, each once the one before is healed; and what was broken meanwhile."""
     faults: list[tuple[str, float]] = []
-    vllm_left = max(1, round(kills * 0.15))
+    broken: list[str] = []
+    vllm_left = max(1, int(kills * VLLM_SHARE))
     for number in range(kills):
         time.sleep(chance.uniform(*args.pause))
         # The last one of the first slice's ration, so that every run kills the model server once.
-        name, act = drawn(stack, chance, vllm_left=vllm_left)
+        name, act = drawn(target, chance, vllm_left=vllm_left)
         if number == kills - 1 and not any(part == "vllm" for part, _ in faults):
             while name != "vllm":
-                name, act = drawn(stack, chance, vllm_left=1)
+                name, act = drawn(target, chance, vllm_left=1)
         vllm_left -= name == "vllm"
-        seconds = act()
+        try:
+            seconds = act()
+        except Broken as exc:
+            seconds = 0.0
+            broken.append(str(exc))
         faults.append((name, seconds))
         print(f"{number + 1}/{kills} {name}: {seconds:.1f} s", flush=True)
-    return faults
+    return faults, broken
 
 
 def too_long(name: str, seconds: float) -> bool:
@@ -146,6 +171,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--slice", type=int, default=20, help="faults of one system")
+    parser.add_argument("--resume", action="store_true", help="leave out what --out has")
     parser.add_argument("--users", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pause", type=float, nargs=2, default=(5.0, 20.0), help="seconds")

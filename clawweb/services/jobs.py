@@ -115,14 +115,12 @@ def users_with_batches() -> list[User]:
 def claim_job(public_id: str) -> TrainingJob | None:
     """The job under a fresh lease, its samples claimed; None when it is not to be had.
 
-    Takes a queued job, or a running one whose lease ran out. After three attempts that ended
-    without a word the job fails instead. While the disk is almost full none is to be had.
+    Takes a queued job, or a running one whose lease ran out; none while the disk is almost full.
+    After three attempts that ended without a word the job fails instead.
     """
-    if disk.is_low():
-        return None
     now = timezone.now()
     job = TrainingJob.objects.filter(public_id=public_id).first()
-    if job is None or job.state not in (JobState.QUEUED, *RUNNING):
+    if disk.is_low() or job is None or job.state not in (JobState.QUEUED, *RUNNING):
         return None
     takes = TrainingJob.objects.filter(pk=job.pk, state=job.state, lease_token=job.lease_token)
     if job.state in RUNNING:
