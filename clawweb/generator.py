@@ -26,7 +26,7 @@ from clawweb.models import Turn, TurnState
 from clawweb.orm import in_db
 from clawweb.selectors.chat import messages_for, shape_of
 from clawweb.selectors.waiting import next_turns
-from clawweb.services import chat
+from clawweb.services import chat, serving
 from clawweb.services.health import beat
 from clawweb.streams import Ended, TokenLogs
 from rollouts.errors import (
@@ -253,6 +253,8 @@ class Reply:
         """The server forgot the adapter (it was restarted): load it again, or let base answer and
         say so."""
         try:
+            if self.turn.adapter is not None:
+                await in_db(serving.check_files, self.turn.adapter)
             await get_engine().load(self.policy)
             return await self._fitting(messages, shape)
         except EngineRefused as exc:

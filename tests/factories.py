@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from typing import Any
 
@@ -70,18 +71,25 @@ def rated(user: User, count: int) -> list[Turn]:
     return turns
 
 
+def write_weights(path: str, text: str) -> str:
+    """What stands for weights, under var; its sha256."""
+    from clawweb.config import config
+
+    folder = config().var / path
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "adapter_model.safetensors").write_text(text)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def make_adapter(
     user: User, version: int, state: str = AdapterState.STANDBY, **values: Any
 ) -> AdapterVersion:
-    """The row of a version that passed the gate; its folder is made, its files are not."""
-    from clawweb.config import config
-
+    """The row of a version that passed the gate, and a file for its weights."""
     path = f"adapters/u{user.pk}/v{version}.1"
-    (config().var / path).mkdir(parents=True, exist_ok=True)
     row: dict[str, Any] = {
         "name": f"abcdefab-u{user.pk}-v{version}-{version:08x}",
         "path": path,
-        "sha256": f"{version:064x}",
+        "sha256": write_weights(path, f"weights of version {version}"),
         "size_bytes": 1,
         "rank": 8,
         "base_hash": base_hash(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import re
@@ -33,6 +34,7 @@ from rollouts.types import BASE, Policy
 
 log = logging.getLogger(__name__)
 
+WEIGHTS = "adapter_model.safetensors"
 _WRITTEN = re.compile(r"\.?(v[0-9]+\.[0-9]+)(?:\.|$)")  # v3.1, v3.1.probe.json, .v3.1.unfinished-7
 MIN_DIFFERENCE = 1e-3  # mean |Δ log-prob| by which a version must differ from base on its probe
 
@@ -41,8 +43,7 @@ def load_and_probe(adapter: AdapterVersion) -> dict[str, float]:
     """Serve the version everywhere and prove on each server that it is itself; the worst of what
     was measured. AdapterRejected when it is not, EngineUnavailable when no server answers."""
     policy = policy_of(adapter)
-    if policy.path is None or not Path(policy.path).is_dir():
-        raise AdapterRejected("its files are gone")
+    check_files(adapter)
     probe = json.loads(Path(policy.path + ".probe.json").read_text())
     measured, lost = [], EngineUnavailable("no server answers")
     for engine in get_replicas():
@@ -57,6 +58,22 @@ def load_and_probe(adapter: AdapterVersion) -> dict[str, float]:
         "disagreement": max(each["disagreement"] for each in measured),
         "difference": min(each["difference"] for each in measured),
     }
+
+
+def check_files(adapter: AdapterVersion) -> None:
+    """AdapterRejected unless its weights on disk are those that passed the gate. What changed since
+    may be anything: the server takes wrong shapes without a word, and one number that is none
+    spoils other people's replies."""
+    folder = config().var / adapter.path
+    if not folder.is_dir():
+        raise AdapterRejected("its files are gone")
+    try:
+        with (folder / WEIGHTS).open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as exc:
+        raise AdapterRejected(f"its weights cannot be read: {exc.strerror}") from exc
+    if found != adapter.sha256:
+        raise AdapterRejected("its weights are not those that passed the gate")
 
 
 def _compare_probe(engine: Engine, probe: dict[str, Any], policy: Policy) -> dict[str, float]:
@@ -83,6 +100,7 @@ def _mean_distance(a: Sequence[float], b: Sequence[float]) -> float:
 def serve(adapter: AdapterVersion) -> None:
     """Have the server know the version; in words why when it does not."""
     try:
+        check_files(adapter)
         async_to_sync(get_engine().load)(policy_of(adapter))
     except EngineUnavailable as exc:
         raise EngineDown(_("The model server does not answer. Try again in a minute.")) from exc
@@ -102,6 +120,7 @@ def reconcile() -> None:
             continue  # the server could not wear it; base answers and says why
         if loaded.get(adapter.name) != policy.path:
             try:
+                check_files(adapter)
                 async_to_sync(engine.load)(policy)
             except EngineRefused as exc:  # one broken version keeps nobody else's away
                 log.warning("%s cannot be served: %s", adapter.name, exc)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from clawweb.selectors.learning import adapter_json, live_adapter, policy_of, re
 from clawweb.services import jobs, serving, versions
 from clawweb.services.errors import CannotDelete, CannotPromote, LeaseLost, NothingToRollBack
 from rollouts.errors import UnknownAdapter
-from tests.factories import claimed_job, make_adapter, make_turn, rated
+from tests.factories import claimed_job, make_adapter, make_turn, rated, write_weights
 from training.gate import Measure
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
@@ -38,7 +39,7 @@ def registered(user, *, accepted=True, differs=True):
         job,
         version=version,
         path=path,
-        sha256="ab" * 32,
+        sha256=write_weights(str(path), "w"),
         size_bytes=3,
         base_hash=base_hash(),
         measures=[FINE],
@@ -61,7 +62,7 @@ def hand_over(job):
 def test_a_job_registers_one_version_with_its_gate_results(alice):
     rated(alice, 1)
     job, adapter = registered(alice)
-    assert adapter.name.endswith(f"-u{alice.pk}-v1-abababab")
+    assert adapter.name.endswith(f"-u{alice.pk}-v1-{adapter.sha256[:8]}")
     gate = adapter_json(adapter)["gate"]
     assert gate == [
         {"measure": "length", "value": 20.0, "limit": 3.0, "ok": True, "text": "20 tokens"}
@@ -117,11 +118,33 @@ def test_a_version_that_the_server_sees_otherwise_than_the_trainer_does_not_go_l
 def test_a_version_whose_files_are_gone_does_not_go_live(alice, engine):
     rated(alice, 1)
     job, adapter = registered(alice)
-    (config().var / adapter.path).rmdir()
+    shutil.rmtree(config().var / adapter.path)
     hand_over(job)
     deployment.deploy(job.public_id)
     job.refresh_from_db()
     assert (live_adapter(alice), job.state) == (None, JobState.FAILED)
+
+
+@pytest.mark.parametrize("harm", ["changed", "gone"])
+def test_weights_that_are_not_those_of_the_gate_reach_no_server(alice, engine, harm):
+    """Not when they go live, not after a restart of the server, not by hand."""
+    rated(alice, 8)
+    job, adapter = registered(alice)
+    weights = config().var / adapter.path / serving.WEIGHTS
+    hand_over(job)
+    if harm == "changed":
+        weights.write_bytes(weights.read_bytes() + b"\0")
+    else:
+        weights.unlink()
+    deployment.deploy(job.public_id)
+    job.refresh_from_db()
+    assert job.state == JobState.FAILED
+    assert "its weights" in job.reason
+    AdapterVersion.objects.filter(pk=adapter.pk).update(state=AdapterState.LIVE)
+    serving.reconcile()
+    assert async_to_sync(engine.loaded)() == {}
+    with pytest.raises(CannotPromote, match="its weights"):
+        serving.serve(adapter)
 
 
 def test_an_engine_that_is_down_leaves_the_job_waiting(alice, engine, monkeypatch):

@@ -245,6 +245,61 @@ async def test_files_that_are_no_adapter_are_rejected(stack: Stack, tmp_path: Pa
     assert "conformance-broken" not in await vllm(stack).loaded()
 
 
+@real
+async def test_an_adapter_that_was_pushed_out_of_memory_is_read_again(
+    stack: Stack, adapter_files: Path
+) -> None:
+    """As long as its folder is there: a server dies of one that is gone when it looks for it."""
+    engine = vllm(stack)
+    count = stack.config.max_kept_loras + 1
+    crowd = [
+        Policy(adapter=f"crowd-v{number}", version=number, path=str(adapter_files))
+        for number in range(1, count + 1)
+    ]
+    await engine.load(crowd[0])
+    alone = await engine.generate(QUESTION, policy=crowd[0], params=SHORT)
+    ids = alone.prompt_ids, alone.response_ids
+    for policy in crowd[1:]:
+        await engine.load(policy)
+    again = await engine.score(*ids, policy=crowd[0])
+    for policy in crowd:
+        await engine.unload(policy)
+    assert distance(again, alone.logprobs) <= 1e-3
+    assert await engine.health()
+
+
+async def test_loading_never_swaps_weights_under_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`load_inplace` would, in the middle of replies, and reads the folder at every step."""
+    asked: list[tuple[str, Any]] = []
+    served = {"a-v1": "/old"}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            rows = [{"id": name, "root": root} for name, root in served.items()]
+            return httpx.Response(200, json={"data": rows})
+        body = json.loads(request.content)
+        asked.append((request.url.path.rsplit("/", 1)[1], body))
+        if "unload" in request.url.path:
+            served.pop(body["lora_name"])
+        else:
+            served[body["lora_name"]] = body["lora_path"]
+        return httpx.Response(200, text="ok")
+
+    transport = httpx.MockTransport(answer)
+    client = httpx.AsyncClient
+    monkeypatch.setattr(
+        httpx, "AsyncClient", lambda **options: client(**{**options, "transport": transport})
+    )
+    engine = build_engine(EngineConfig(url="http://vllm", key="k"))
+    with pytest.raises(AdapterRejected, match="another folder"):
+        await engine.load(Policy(adapter="a-v1", version=1, path="/new"))
+    await engine.load(Policy(adapter="a-v1", version=1, path="/new"))
+    assert asked == [
+        ("unload_lora_adapter", {"lora_name": "a-v1"}),
+        ("load_lora_adapter", {"lora_name": "a-v1", "lora_path": "/new"}),
+    ]
+
+
 async def test_a_server_that_is_down_is_unavailable(unused_tcp_port: int) -> None:
     down = build_engine(EngineConfig(url=f"http://127.0.0.1:{unused_tcp_port}", key="k"))
     assert not await down.health()
