@@ -18,6 +18,7 @@ import httpx
 
 from clawweb.config import ROOT
 from clawweb.disk import MIB
+from tests.loop.person import query
 from tests.realstack import Stack
 from tests.small_disk import SmallDisk
 
@@ -120,10 +121,7 @@ def is_said_to_be_low(stack: Stack) -> bool:
 
 
 def jobs_begun(stack: Stack) -> int:
-    path = stack.config.var / "clawweb.sqlite3"
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=20)) as database:
-        rows = database.execute("SELECT COUNT(*) FROM clawweb_event WHERE kind = 'started'")
-        return int(rows.fetchone()[0])
+    return len(query(stack, "SELECT 1 FROM clawweb_event WHERE kind = 'started'"))
 
 
 def drawn(target: Target, chance: random.Random, *, vllm_left: int) -> Fault:

@@ -21,16 +21,16 @@ import argparse
 import json
 import random
 import shutil
-import sqlite3
 import time
 from collections import Counter
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from bench.chaos.faults import LIGHT_SECONDS, VLLM_SECONDS, Broken, Target, drawn
 from bench.chaos.invariants import Row, at_rest, told_and_kept, violations
 from bench.chaos.people import Chatter
+from tests.loop.person import query
 from tests.realstack import QUICK, Stack, new_stack
 from tests.small_disk import mounted
 
@@ -38,13 +38,6 @@ HERE = Path(__file__).resolve().parent
 REST_SECONDS = 420.0
 VLLM_SHARE = 0.075  # 15 of 200: it takes a minute or two to come back
 DISK_MIB, RESERVE_MIB = 1024, 64
-
-
-def query(stack: Stack, sql: str) -> list[Row]:
-    path = stack.config.var / "clawweb.sqlite3"
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)) as database:
-        database.row_factory = sqlite3.Row
-        return [dict(row) for row in database.execute(sql).fetchall()]
 
 
 def main() -> int:

@@ -23,6 +23,7 @@ from rollouts.types import Policy
 from tests.loop.conftest import Lesson, rated_turns
 from tests.loop.person import (
     Person,
+    broken_promises,
     engine_of,
     listed,
     person,
@@ -262,3 +263,10 @@ def test_a_killed_vllm_comes_back_with_the_live_version(stack: Stack, lesson: Le
 
 def is_served(stack: Stack, lesson: Lesson) -> bool:
     return lesson.adapter in asyncio.run(engine_of(stack).loaded())
+
+
+def test_after_all_of_that_every_promise_is_kept(stack: Stack, lesson: Lesson) -> None:
+    """The same ones that `make chaos` checks. Killed were the generator, the trainer, Valkey and
+    the model server; the others are in tests/stack/test_running.py, which ends like this, too."""
+    assert len(rows(stack, "trainingsample")) > 10
+    assert broken_promises(stack) == []

@@ -6,17 +6,24 @@ Each server is a `manage.py up --parts vllm` of its own; the rest knows both by 
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from clawweb.stack.parts import worker_gpu
+from rollouts.config import EngineConfig
+from rollouts.engines import build_engine
+from rollouts.types import Policy
 from tests.loop.conftest import rated_turns
 from tests.loop.person import JOB_SECONDS, Person, person, rows, wait_for
 from tests.realstack import QUICK, Stack, new_stack
@@ -131,3 +138,33 @@ def any_process_serves_any_cursor(alice: Person) -> None:
             timeout=60,
         ) as other:
             assert other.get(f"/api/turns/{turn}").json()["state"] == "complete"
+
+
+def test_a_backup_restored_into_an_empty_folder_answers_with_the_same_adapter(
+    cluster: Stack, servers: list[Stack], tmp_path: Path
+) -> None:
+    """Rows, weights and names come back; the model servers find the version in its new place."""
+    live = rows(cluster, "adapterversion", state="live")[0]
+    probe = json.loads((cluster.var / f"{live['path']}.probe.json").read_text())
+    before = scored(servers[0], live["name"], probe)
+    cluster.manage("backup", str(tmp_path / "backup.zip"))
+    cluster.stop()
+    urls = ",".join(server.config.vllm for server in servers)
+    restored = new_stack(**QUICK, vllm_url=urls, vllm_key=KEY)
+    restored.manage("restore", str(tmp_path / "backup.zip"))
+    with running(restored), person(restored, "cluster-alice") as alice:
+        folder = str(restored.var / live["path"])
+        wait_for(
+            "both servers have it from its new folder",
+            lambda: [held(server).get(live["name"]) for server in servers] == [folder, folder],
+            timeout=60,
+        )
+        assert alice.answerer() == live["name"]
+        assert scored(servers[0], live["name"], probe) == pytest.approx(before, abs=1e-4)
+
+
+def scored(server: Stack, adapter: str, probe: dict[str, Any]) -> list[float]:
+    """The probe's log-probs by this server."""
+    engine = build_engine(EngineConfig(url=server.config.vllm, key=KEY))
+    ids = probe["prompt_ids"], probe["response_ids"]
+    return asyncio.run(engine.score(*ids, policy=Policy(adapter=adapter)))
