@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import shutil
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -141,9 +142,13 @@ def reconcile() -> None:
 
 def prune() -> None:
     """Delete files that nothing needs: of versions neither live, previous, pinned, on trial nor
-    among the newest five, and Adam's state of all but live and previous."""
+    among the newest five, and Adam's state of all but live and previous. Two queries for all who
+    have nothing to delete."""
+    versions: dict[int, list[AdapterVersion]] = defaultdict(list)
+    for row in AdapterVersion.objects.exclude(state=AdapterState.ERASED):
+        versions[row.user_id].append(row)
     for user in User.objects.filter(adapters__isnull=False).distinct():
-        rows = list(AdapterVersion.objects.filter(user=user).exclude(state=AdapterState.ERASED))
+        rows = versions[user.pk]
         in_use: set[int] = set()
         for row in rows:
             if row.state in (AdapterState.LIVE, AdapterState.CANDIDATE):
@@ -151,7 +156,7 @@ def prune() -> None:
         newest = {row.pk for row in rows[: config().versions_kept]}
         pinned = {row.pk for row in rows if row.pinned}
         keep = {*in_use, *newest, *pinned, user.trial_id}
-        _remove_orphans(user)
+        _remove_orphans(user, {Path(row.path).name for row in rows})
         for row in rows:
             if row.pk not in keep:
                 delete_files(row, why="Its files were removed: newer versions replaced it.")
@@ -164,28 +169,39 @@ def home_of(user_pk: int) -> Path:
     return Path("adapters") / f"u{user_pk}"
 
 
-def _remove_orphans(user: User) -> None:
+def _remove_orphans(user: User, known: set[str]) -> None:
     """What a worker wrote that no row names: it died, or all was erased while it trained.
 
-    The folder is read before the jobs, and the jobs before the versions: what was there and has no
-    job any more has its row by then, if it gets one.
+    Where all that is there is `known` nobody is asked. Else the folder is read before the jobs, and
+    the jobs before the versions: what was there and has no job any more has its row by then, if it
+    gets one.
     """
     home = config().var / home_of(user.pk)
-    found = list(home.iterdir()) if home.is_dir() else []
+    found = [entry for entry in _entries(home) if _version_of(entry) not in known]
     if not found or TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).exists():
         return
     loaded = async_to_sync(get_engine().loaded)()
     own = AdapterVersion.objects.filter(user=user)
-    known = own.exclude(state=AdapterState.ERASED) | own.filter(name__in=loaded)
-    kept = {Path(path).name for path in known.values_list("path", flat=True)}
+    needed = own.exclude(state=AdapterState.ERASED) | own.filter(name__in=loaded)
+    kept = {Path(path).name for path in needed.values_list("path", flat=True)}
     for entry in found:
-        ours = _WRITTEN.match(entry.name)
-        if ours is None or ours[1] in kept:  # what somebody put beside is theirs
+        if _version_of(entry) in kept:
             continue
         if entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)
         else:
             entry.unlink(missing_ok=True)
+
+
+def _entries(home: Path) -> list[Path]:
+    """What workers wrote there; what somebody put beside is theirs."""
+    return [entry for entry in home.iterdir() if _version_of(entry)] if home.is_dir() else []
+
+
+def _version_of(entry: Path) -> str | None:
+    """The version and attempt that it was written for."""
+    ours = _WRITTEN.match(entry.name)
+    return ours[1] if ours else None
 
 
 def unload(adapter: AdapterVersion) -> None:

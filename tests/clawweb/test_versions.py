@@ -371,3 +371,14 @@ def test_nothing_is_taken_for_an_orphan_while_a_job_runs(alice, engine):
     (kept.parent / "v2.1").mkdir(exist_ok=True)
     serving.prune()
     assert (kept.parent / "v2.1").is_dir()
+
+
+def test_where_nothing_is_to_be_deleted_users_cost_no_query_each(
+    alice, bob, engine, django_assert_num_queries
+):
+    for user in (alice, bob):
+        for number in (1, 2):
+            make_adapter(user, number)
+    serving.prune()  # of what earlier tests left there
+    with django_assert_num_queries(2):
+        serving.prune()
