@@ -10,7 +10,7 @@ import pytest
 from django.urls import URLPattern
 from playwright.sync_api import Browser, BrowserContext, Page
 
-from clawweb.urls import pages
+from clawweb.urls import pages, steps
 from tests.browser.demo import Demo
 from tests.prepare import CLIENTS
 
@@ -89,6 +89,8 @@ CASES = [
     *(("newcomer", pattern) for pattern in pages if not pattern.pattern.converters),
     *(("root", pattern) for pattern in pages if pattern.name in ("jobs", "job", "settings")),
     *(("", pattern) for pattern in pages if pattern.name in ("signin", "signin_link")),
+    *(("ada", pattern) for pattern in steps if pattern.name == "account_reauthenticate"),
+    *(("newcomer", pattern) for pattern in steps if pattern.name == "mfa_activate_totp"),
 ]
 
 
