@@ -95,6 +95,10 @@ def place(cores: list[int], nice: int) -> None:
             os.sched_setaffinity(0, cores)
     if nice:
         os.nice(nice)
+        # Where the kernel shares a core between sessions first (autogroup), a process's own nice
+        # value counts inside its session alone, and each part is one: the session gets it, too.
+        with contextlib.suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(nice))
 
 
 class Guard:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from clawweb.config import ROOT
 from clawweb.stack import guard
 
 # A part with a child of its own that outlives it and holds shared memory, as vLLM's engine does.
@@ -148,3 +149,17 @@ def test_a_mark_is_matched_whole_or_by_its_beginning(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_nice_part_gives_way_to_other_sessions_too() -> None:
+    if not Path("/proc/self/autogroup").exists():
+        pytest.skip("this kernel does not group sessions")
+    code = "from clawweb.stack.guard import place; place([], 7); import os; print(os.nice(0))"
+    code += "; print(open('/proc/self/autogroup').read())"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, start_new_session=True, cwd=ROOT
+    )
+    own, session = done.stdout.splitlines()[:2]
+    assert int(own) == os.nice(0) + 7
+    assert session.endswith(" nice 7")
