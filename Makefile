@@ -79,6 +79,14 @@ bench-trainer: install  ## One update against TRL's and a plain peft loop's: spe
 bench-gateway: install  ## What the gateway adds to vLLM: first token, request, CPU per token; ten minutes
 	PYTHONPATH=. $(BIN)/python bench/gateway/run.py $(ARGS)
 
+.PHONY: bench-load
+bench-load: install  ## Users chat, rate and train at once; chat beside a training job; five minutes
+	PYTHONPATH=. $(BIN)/python bench/load/run.py $(ARGS)
+
+.PHONY: bench-soak
+bench-soak: install  ## 200 sockets for ten minutes: fails when memory, files or clients grow
+	PYTHONPATH=. $(BIN)/python bench/load/soak.py $(ARGS)
+
 .PHONY: chaos
 chaos: install  ## Parts are killed while people chat and rate; then every promise is checked; half an hour
 	PYTHONPATH=. $(BIN)/python bench/chaos/run.py $(ARGS)

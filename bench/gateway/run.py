@@ -32,11 +32,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 
 from bench.gateway.report import table
-from clawweb.stack import guard
-from clawweb.stack.supervisor import pid_in
+from bench.load.watch import processes_of
 from tests.realstack import Stack, new_stack
 
 HERE = Path(__file__).resolve().parent
@@ -128,13 +126,6 @@ class Clock:
             part: sum(sum(process.cpu_times()[:2]) for process in processes)
             for part, processes in self.processes.items()
         }
-
-
-def processes_of(running: Stack, part: str) -> list[psutil.Process]:
-    first = pid_in(running.var / "run" / f"{part}.pid")
-    marked = {*guard.marked(f"{running.var}:{part}"), *([first] if first else [])}
-    # A guard is no part of the work, and sleeps.
-    return [psutil.Process(pid) for pid in marked]
 
 
 async def measure(running: Stack, ways: Sequence[Way], streams: int, pairs: int) -> Facts:
