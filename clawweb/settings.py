@@ -194,5 +194,6 @@ LOGGING = {
     "loggers": {
         "httpx": {"level": "WARNING"},
         "uvicorn": {"handlers": ["console"], "propagate": False},  # instead of its own
+        "uvicorn.access": {"handlers": [], "propagate": False},  # its lines would hold addresses
     },
 }

@@ -152,3 +152,10 @@ def test_what_django_adds_to_its_lines_stays_out(written: Lines) -> None:
         "Not Found: /x", extra={"request": "GET /x with a cookie", "status_code": 404}
     )
     assert "cookie" not in written()[0]
+
+
+def test_the_web_servers_own_lines_of_requests_stay_out(written: Lines) -> None:
+    """Addresses may hold links to sign in; uvicorn's option alone does not outlast our settings."""
+    logging.getLogger("uvicorn.access").info("GET /signin/ HTTP/1.1")
+    assert written() == []
+    assert not logging.getLogger("uvicorn.access").propagate
