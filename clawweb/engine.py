@@ -4,7 +4,10 @@ tokenizer facts."""
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
+import os
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -90,8 +93,22 @@ def decoder() -> Decoder | None:
 
 @lru_cache(maxsize=1)
 def base_hash() -> str:
-    """sha256 of the base model's weights; takes a moment the first time."""
-    return weights_hash(config().model_folder)
+    """sha256 of the base model's weights. Reading them all takes a moment: the first process that
+    does it leaves the answer in the data folder, where it holds while no file has changed."""
+    settings = config()
+    stats = [(path, path.stat()) for path in sorted(settings.model_folder.glob("*.safetensors"))]
+    seen = [[str(path), stat.st_size, stat.st_mtime_ns] for path, stat in stats]
+    note = settings.var / "base-weights.json"
+    with suppress(OSError, ValueError):
+        noted = json.loads(note.read_text())
+        if isinstance(noted, dict) and noted.get("files") == seen and noted.get("sha256"):
+            return str(noted["sha256"])
+    found = weights_hash(settings.model_folder)
+    with suppress(OSError):  # a folder that cannot be written makes it slow, not wrong
+        fresh = note.with_name(f".{note.name}.{os.getpid()}")
+        fresh.write_text(json.dumps({"files": seen, "sha256": found}))
+        fresh.replace(note)
+    return found
 
 
 def get_ready() -> None:

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import NoReturn
 
 from clawweb.config import Config
+from clawweb.engine import base_hash
 from clawweb.stack.database import collect_static, prepare_database
 from clawweb.stack.model import prepare_model
 from clawweb.stack.parts import Part, all_parts, log_folder, run_folder
@@ -154,6 +155,7 @@ def start(config: Config, supervisor: Supervisor, parts: list[Part]) -> None:
         supervisor.start(part.name)
     prepare_database(config)
     collect_static()
+    base_hash()  # all read it; nobody's page should wait for it
     say(f"starting {', '.join(part.name for part in parts)} (logs: {log_folder(config)})")
     wait_until_ready(supervisor, [part for part in early if part.name == "valkey"])
     for part in late:
