@@ -8,7 +8,7 @@ import time
 from asgiref.sync import async_to_sync
 from django.db import transaction
 
-from clawweb import logs
+from clawweb import logs, sentences
 from clawweb.engine import get_engine, tokenizer_controls
 from clawweb.keeper import Keeper
 from clawweb.models import AdapterVersion, JobState, TrainingJob, Turn
@@ -44,7 +44,7 @@ def _deploy(job: TrainingJob, child: AdapterVersion) -> None:
         log.info("another worker deploys %s", job)
     except Exception as exc:
         log.warning("%s cannot be served", child.name, exc_info=exc)
-        _give_up(job, child, f"Version {child.version} could not be served: {exc}")
+        _give_up(job, child, sentences.NOT_SERVED % {"n": child.version, "why": exc})
     else:
         _warm(child)
 
@@ -53,10 +53,12 @@ def _move_live(job: TrainingJob, child: AdapterVersion) -> None:
     started = time.monotonic()
     measured = serving.load_and_probe(child)
     with transaction.atomic():  # live, the job and its samples move together or not at all
-        versions.go_live(child, over=live_adapter(job.user), why=f"deployed by {job.public_id}")
+        versions.go_live(
+            child, over=live_adapter(job.user), why=sentences.DEPLOYED_BY % {"job": job.public_id}
+        )
         seconds = round(time.monotonic() - started, 3)
         jobs.advance(job, timings={**job.timings, "deploy": seconds, "probe": measured})
-        reason = f"Version {child.version} answers now."
+        reason = sentences.ANSWERS % {"n": child.version}
         jobs.end_job(job, state=JobState.DEPLOYED, reason=reason, learned=child)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from clawweb import logs, valkey
+from clawweb import logs, sentences, valkey
 from clawweb.config import config
 from clawweb.engine import base_hash, get_engine, get_ready, tokenizer_controls
 from clawweb.load import Meter
@@ -200,13 +200,13 @@ class Reply:
             await self._finish(TurnState.COMPLETE, await self._generate())
         except asyncio.CancelledError:
             state = TurnState.STOPPED if self.stop else TurnState.INTERRUPTED
-            error = "" if self.stop else "The server was stopped while it wrote this reply."
+            error = "" if self.stop else sentences.SERVER_STOPPED
             await asyncio.shield(self._finish(state, self._partial(), error))
         except RolloutError as exc:
             await self._finish(TurnState.FAILED, self._partial(), *_in_words(exc))
         except Exception:
             log.exception("reply %s failed", self.turn.public_id)
-            await self._finish(TurnState.FAILED, self._partial(), "Something broke on our side.")
+            await self._finish(TurnState.FAILED, self._partial(), sentences.OUR_FAULT)
         finally:
             keeper.cancel()
         if self.logs is not None:
@@ -259,7 +259,7 @@ class Reply:
             return await self._fitting(messages, shape)
         except EngineRefused as exc:
             log.warning("%s cannot be served: %s", self.policy.adapter, exc)
-            reason = f"version {self.policy.version} could not be loaded"
+            reason = sentences.NOT_LOADED % {"n": self.policy.version}
             await in_db(chat.note_fallback, self.turn, reason)
             self.policy = BASE
             self._begin(reason)
@@ -368,9 +368,8 @@ class Reply:
 def _in_words(exc: RolloutError) -> tuple[str, str]:
     """An engine's error as the user reads it, and its code."""
     if isinstance(exc, EngineUnavailable):
-        text = "The model server does not answer right now. Your message is saved: try again soon."
-        return text, "engine_unavailable"
+        return sentences.NO_MODEL, "engine_unavailable"
     if isinstance(exc, PromptTooLong):
         limit = config().context_tokens
-        return f"The conversation is longer than {limit} tokens.", "context_length_exceeded"
-    return f"The model server refused: {exc}", "refused_by_engine"
+        return sentences.TOO_LONG % {"limit": limit}, "context_length_exceeded"
+    return sentences.REFUSED % {"why": exc}, "refused_by_engine"

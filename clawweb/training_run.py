@@ -16,7 +16,7 @@ from typing import Any
 from django.db import transaction
 from django.utils.translation import gettext_noop
 
-from clawweb import disk, logs
+from clawweb import disk, logs, sentences
 from clawweb.config import config
 from clawweb.engine import tokenizer_controls
 from clawweb.keeper import Cancelled, Keeper, Stopping
@@ -82,7 +82,7 @@ def _worked_on(job: TrainingJob) -> bool:
             job, state=JobState.NO_SIGNAL, reason=gettext_noop("None of the ratings could train.")
         )
     except TrainingError as exc:
-        jobs.end_job(job, state=JobState.FAILED, reason=f"Training failed: {exc}")
+        jobs.end_job(job, state=JobState.FAILED, reason=sentences.FAILED % {"why": exc})
     except Exception as exc:
         log.exception("%s failed", job)
         _end_broken(job, exc)
@@ -92,7 +92,7 @@ def _worked_on(job: TrainingJob) -> bool:
 def _end_broken(job: TrainingJob, exc: Exception) -> None:
     """A job that found no room on the disk waits for it, three times; any other failure is one."""
     if not disk.is_full(exc):
-        reason = f"Training broke: {type(exc).__name__}: {exc}"
+        reason = sentences.BROKE % {"why": f"{type(exc).__name__}: {exc}"}
         jobs.end_job(job, state=JobState.FAILED, reason=reason)
     elif job.attempt < jobs.MAX_ATTEMPTS:
         jobs.put_back(job, gettext_noop("the disk was full"))

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from django.core.exceptions import ObjectDoesNotExist
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
 from ninja import NinjaAPI, Query, Schema, Status
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 from pydantic import ConfigDict, Field
@@ -272,7 +273,7 @@ def get_metrics(request: HttpRequest, job_id: str, after: int = -1) -> Any:
 def cancel_job(request: HttpRequest, job_id: str) -> Any:
     job = TrainingJob.objects.get(user__in=commanded(request), public_id=job_id)
     if not jobs.cancel_job(job):
-        raise ServiceError(f"The job is {job.state} and cannot be cancelled any more.")
+        raise ServiceError(_("The job is over or going live, and cannot be cancelled any more."))
     return Status(202, learning.job_json(learning.jobs_of(job.user).get(pk=job.pk)))
 
 

@@ -10,7 +10,7 @@ from django.db import connection
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 from django.utils.translation import gettext as _
 
-from clawweb import valkey
+from clawweb import sentences, valkey
 from clawweb.markdown import render
 from clawweb.models import (
     FINISHED,
@@ -256,13 +256,13 @@ def turn_json(
         "recorded": turn.recorded,
         "adapter": turn.adapter_name or None,
         "version": turn.version,
-        "fallback": turn.fallback,
+        "fallback": sentences.said(turn.fallback),
         "trial": turn.trial,
         "prompted_hints": turn.prompted_hints,
         "blind": blind,
         **(_HIDDEN if blind else {}),
         "finish_reason": turn.finish_reason,
-        "error": turn.error,
+        "error": sentences.said(turn.error),
         "siblings": list(siblings),
         "feedback": feedback_json(latest_feedback(turn)),
         "receipt": receipt(turn),

@@ -14,6 +14,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from clawweb.events import changed
 from clawweb.models import SCOPES, ApiKey, Consent, ReplyLength, Role, SignInLink, User
@@ -92,7 +93,7 @@ def add_user(*, username: str, password: str, role: str = Role.USER) -> User:
     except ValidationError as exc:
         raise ServiceError(" ".join(exc.messages)) from exc
     if User.objects.filter(username__iexact=user.username).exists():
-        raise ServiceError(f"there is already a user called {user.username}")
+        raise ServiceError(_("There is already a user called %(name)s.") % {"name": user.username})
     user.set_password(password)
     with transaction.atomic():
         user.save()
@@ -143,11 +144,15 @@ def set_asking(
 ) -> None:
     """How the chat asks from its next message on. Empty values are the installation's own."""
     if len(instructions) > MOST_INSTRUCTIONS:
-        raise ServiceError(f"Instructions have at most {MOST_INSTRUCTIONS} characters.")
+        raise ServiceError(
+            _("Instructions have at most %(n)s characters.") % {"n": MOST_INSTRUCTIONS}
+        )
     if reply_length and reply_length not in ReplyLength.values:
         raise ServiceError(f"a reply's length is one of {', '.join(ReplyLength.values)}")
     if temperature is not None and not 0 <= temperature <= MOST_TEMPERATURE:  # also catches NaN
-        raise ServiceError(f"A temperature is between 0 and {MOST_TEMPERATURE}.")
+        raise ServiceError(
+            _("A temperature is between 0 and %(most)s.") % {"most": MOST_TEMPERATURE}
+        )
     if temperature is not None:
         temperature = round(temperature, 2)  # the server takes less than 0.01 for 0.01
     User.objects.filter(pk=user.pk).update(

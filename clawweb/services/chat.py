@@ -13,7 +13,7 @@ from django.db import transaction
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from clawweb import logs, valkey
+from clawweb import logs, sentences, valkey
 from clawweb.engine import current_template_hash
 from clawweb.events import changed
 from clawweb.models import AdapterVersion, ChatSession, Consent, Turn, TurnState, User
@@ -245,13 +245,13 @@ def _chosen(turn: Turn, base_hash: str) -> tuple[AdapterVersion | None, str]:
     if turn.asked.startswith("agent@v"):
         wanted = user.adapters.filter(version=int(turn.asked[7:])).first()
         if wanted is None or wanted.state not in ("live", "standby"):
-            return None, f"version {turn.asked[7:]} is not there any more"
+            return None, sentences.NOT_THERE % {"n": turn.asked[7:]}
     else:
         trial = trial_for(turn, base_hash=base_hash)
         turn.trial = trial is not None
         wanted = trial or live_adapter(user)
     if wanted is not None and wanted.base_hash != base_hash:
-        return None, "the base model has changed since this version was trained"
+        return None, sentences.OTHER_BASE
     return wanted, ""
 
 
@@ -388,7 +388,7 @@ def interrupt_abandoned() -> list[Turn]:
                 .update(
                     state=TurnState.INTERRUPTED,
                     finished_at=timezone.now(),
-                    error="The process that wrote this reply stopped. What it had written is kept.",
+                    error=sentences.WRITER_DIED,
                 )
             ):
                 changed(turn.session.user_id, "turn", turn.public_id)

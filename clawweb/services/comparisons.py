@@ -85,7 +85,10 @@ def _chosen(user: User, turn: Turn, other: str, chance: random.Random) -> Adapte
     version = _named(user, other)
     if (version.version if version else 0) == turn.version:
         name = version_name(turn.version)
-        raise CannotCompare(f"This reply is by {name} already. Compare it with another version.")
+        raise CannotCompare(
+            _("This reply is by %(name)s already. Compare it with another version.")
+            % {"name": name}
+        )
     return version
 
 
@@ -102,12 +105,15 @@ def _named(user: User, other: str) -> AdapterVersion | None:
         return before
     number = re.fullmatch(r"agent@v([1-9][0-9]{0,8})", other)
     if number is None:
-        raise CannotCompare('Compare with "agent@vN", "base", "previous", "live" or "other".')
+        raise CannotCompare(_('Compare with "agent@vN", "base", "previous", "live" or "other".'))
     version = usable_versions(user).filter(version=int(number[1])).first()
     if version is None:
         raise CannotCompare(
-            f"Version {number[1]} cannot answer: it is not there, did not pass its tests, or was "
-            "trained on another base model."
+            _(
+                "Version %(n)s cannot answer: it is not there, did not pass its tests, or was "
+                "trained on another base model."
+            )
+            % {"n": number[1]}
         )
     return version
 
@@ -116,7 +122,9 @@ def _have_served(version: AdapterVersion) -> None:
     try:
         serving.serve(version)
     except CannotPromote as exc:
-        raise CannotCompare(f"Version {version.version} cannot answer now: {exc}") from exc
+        raise CannotCompare(
+            _("Version %(n)s cannot answer now: %(why)s") % {"n": version.version, "why": exc}
+        ) from exc
 
 
 def _open(user: User, turn: Turn, asked: str, kind: str, chance: random.Random) -> Comparison:

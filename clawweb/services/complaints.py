@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from django.utils.translation import gettext as _
+
 from clawweb.models import Comparison, Turn, User
 from clawweb.selectors.complaints import complaints_of, rechecks_by
 from clawweb.selectors.learning import live_adapter
@@ -14,7 +16,7 @@ def ask_again(*, user: User, turn: Turn | None = None) -> int:
     yet; how many are on their way. CannotCompare when base answers; EngineDown."""
     live = live_adapter(user)
     if live is None:
-        raise CannotCompare("The base model answers now. Your agent's own version comes first.")
+        raise CannotCompare(_("The base model answers now. Your agent's own version comes first."))
     complaints = [row for row in complaints_of(user, live) if turn is None or row.pk == turn.pk]
     answered = rechecks_by(live, complaints)
     asked = 0

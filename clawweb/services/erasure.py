@@ -18,6 +18,7 @@ from asgiref.sync import async_to_sync
 from django.contrib.admin.models import LogEntry
 from django.db import transaction
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from clawweb.config import config
 from clawweb.engine import get_engine, install_id
@@ -85,7 +86,7 @@ def erase_user(user: User) -> None:
     sweeps. Not the last admin."""
     others = User.objects.filter(is_superuser=True, is_active=True).exclude(pk=user.pk)
     if user.is_superuser and not others.exists():
-        raise ServiceError("You are the only admin. Make somebody else one first.")
+        raise ServiceError(_("You are the only admin. Make somebody else one first."))
     with transaction.atomic():
         audit.record("erase_user", user)
         bury(USER, _name(user))

@@ -126,7 +126,8 @@ def _reasons(slugs: Sequence[str]) -> list[dict[str, str]]:
     unknown = [slug for slug in slugs if slug not in rows]
     if unknown:
         raise UnknownReason(
-            f"There is no reason called {', '.join(unknown)}; there are {', '.join(rows)}."
+            _("There is no reason called %(unknown)s; there are %(known)s.")
+            % {"unknown": ", ".join(unknown), "known": ", ".join(rows)}
         )
     return [{"slug": slug, "hint": rows[slug].hint} for slug in dict.fromkeys(slugs)]
 

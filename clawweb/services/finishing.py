@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from django.db import transaction
+from django.utils.translation import gettext as _
 
+from clawweb import sentences
 from clawweb.events import changed
 from clawweb.models import Event, JobState, SampleState, TrainingJob, TrainingSample
 from clawweb.services import audit
@@ -20,7 +22,7 @@ def finish_job(job: TrainingJob) -> None:
         pk=job.pk, state__in=[JobState.LOADING, JobState.TRAINING], cancel_requested=False
     )
     if not training.update(finish_requested=True):
-        raise NothingToKeep("The job is not training, so there is nothing to stop and keep.")
+        raise NothingToKeep(_("The job is not training, so there is nothing to stop and keep."))
     audit.record("finish_job", job, before={"state": job.state})
     changed(job.user_id, "job", job.public_id)
 
@@ -40,6 +42,6 @@ def give_back_untrained(job: TrainingJob, trained: Collection[int]) -> None:
     rows = TrainingSample.objects.filter(pk__in=left)
     rows.filter(replaced_by__isnull=False).update(state=SampleState.SUPERSEDED, job=None)
     rows.filter(replaced_by__isnull=True).update(state=SampleState.READY, job=None)
-    text = f"{len(left)} ratings were not reached and count again"
+    text = sentences.NOT_REACHED % {"n": len(left)}
     Event.objects.create(user_id=job.user_id, kind="finishing", job=job, text=text)
     changed(job.user_id, "receipt", *rows.values_list("turn__public_id", flat=True))

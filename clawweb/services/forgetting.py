@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from asgiref.sync import async_to_sync
 from django.db import transaction
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from clawweb import valkey
 from clawweb.config import config
@@ -71,10 +72,10 @@ def train_without(user: User) -> tuple[AdapterVersion | None, TrainingJob | None
     """
     live = live_adapter(user)
     if live is None or live.forgot_at is None:
-        raise ServiceError("What answers now has not learned from a chat that you deleted.")
+        raise ServiceError(_("What answers now has not learned from a chat that you deleted."))
     active = TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).first()
     if active is not None:
-        raise AlreadyTraining("A version is being trained. Wait for it or cancel the job first.")
+        raise AlreadyTraining(_("A version is being trained. Wait for it or cancel the job first."))
     back = versions.leave_behind(user)
     try:
         return back, jobs.queue_job(user=user)

@@ -19,7 +19,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from clawweb import disk
+from clawweb import disk, sentences
 from clawweb.config import config
 from clawweb.events import changed
 from clawweb.models import (
@@ -64,7 +64,7 @@ def queue_job(*, user: User, trigger: str = "manual", method: str = "opd") -> Tr
     quotas.check_training(user)
     active = TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).first()
     if active is not None:
-        raise AlreadyTraining(f"Job {active.public_id} is {active.state} already; it comes first.")
+        raise AlreadyTraining(_("%(job)s is not over yet; it comes first.") % {"job": active})
     if not have:
         raise NothingReady(
             _("There is no counted rating to learn from. Rate a reply of your agent first.")
@@ -72,7 +72,7 @@ def queue_job(*, user: User, trigger: str = "manual", method: str = "opd") -> Tr
     try:
         with transaction.atomic():
             job = TrainingJob.objects.create(user=user, trigger=trigger, method=method)
-            _note(job, "queued", f"{have} ratings are ready")
+            _note(job, "queued", sentences.READY % {"n": have})
             if trigger == "manual":
                 audit.record("start_job", job)
             changed(user.pk, "job", job.public_id)
@@ -132,7 +132,7 @@ def claim_job(public_id: str) -> TrainingJob | None:
             end_job(
                 job,
                 state=JobState.FAILED,
-                reason=f"It was started {MAX_ATTEMPTS} times and its worker died each time.",
+                reason=sentences.DIED % {"n": MAX_ATTEMPTS},
             )
         return None
     with transaction.atomic():
@@ -151,7 +151,7 @@ def claim_job(public_id: str) -> TrainingJob | None:
         job = TrainingJob.objects.select_related("user", "parent").get(pk=job.pk)
         if job.attempt == 1:
             _claim_samples(job)
-        _note(job, "started", f"attempt {job.attempt}")
+        _note(job, "started", sentences.ATTEMPT % {"n": job.attempt})
         changed(job.user_id, "job", job.public_id)
     return job
 

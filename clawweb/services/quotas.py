@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from clawweb import disk
 from clawweb.models import User
@@ -20,8 +21,15 @@ def check_tokens(user: User) -> None:
     if today.is_full and today.resets_at:
         seconds = math.ceil((today.resets_at - timezone.now()).total_seconds())
         raise QuotaReached(
-            f"You have used {today.used:,} of {today.limit:,} tokens today. "
-            f"There are new ones at 00:00 UTC, in {_duration(seconds)}.",
+            _(
+                "You have used %(used)s of %(limit)s tokens today. There are new ones at 00:00 "
+                "UTC, in %(time)s."
+            )
+            % {
+                "used": f"{today.used:,}",
+                "limit": f"{today.limit:,}",
+                "time": _duration(seconds),
+            },
             retry_after=seconds,
         )
 

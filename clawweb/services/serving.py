@@ -15,6 +15,7 @@ from typing import Any
 from asgiref.sync import async_to_sync
 from django.utils.translation import gettext as _
 
+from clawweb import sentences
 from clawweb.config import config
 from clawweb.engine import base_hash, get_engine, get_replicas, install_id
 from clawweb.models import (
@@ -67,14 +68,14 @@ def check_files(adapter: AdapterVersion) -> None:
     spoils other people's replies."""
     folder = config().var / adapter.path
     if not folder.is_dir():
-        raise AdapterRejected("its files are gone")
+        raise AdapterRejected(sentences.FILES_GONE)
     try:
         with (folder / WEIGHTS).open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as exc:
-        raise AdapterRejected(f"its weights cannot be read: {exc.strerror}") from exc
+        raise AdapterRejected(sentences.UNREADABLE % {"why": exc.strerror}) from exc
     if found != adapter.sha256:
-        raise AdapterRejected("its weights are not those that passed the gate")
+        raise AdapterRejected(sentences.CHANGED)
 
 
 def _compare_probe(engine: Engine, probe: dict[str, Any], policy: Policy) -> dict[str, float]:
@@ -86,11 +87,11 @@ def _compare_probe(engine: Engine, probe: dict[str, Any], policy: Policy) -> dic
     difference = _mean_distance(served, base)
     if not disagreement <= config().probe_tolerance:  # also catches NaN
         raise AdapterRejected(
-            f"trainer and server disagree about it by {disagreement:.4f} nats per token, "
-            f"more than {config().probe_tolerance}"
+            sentences.DISAGREES
+            % {"value": f"{disagreement:.4f}", "limit": config().probe_tolerance}
         )
     if not difference >= MIN_DIFFERENCE:
-        raise AdapterRejected("the server answers with it exactly as the base model does")
+        raise AdapterRejected(sentences.NO_DIFFERENCE)
     return {"disagreement": disagreement, "difference": difference}
 
 
@@ -106,7 +107,7 @@ def serve(adapter: AdapterVersion) -> None:
     except EngineUnavailable as exc:
         raise EngineDown(_("The model server does not answer. Try again in a minute.")) from exc
     except RolloutError as exc:
-        raise CannotPromote(f"The model server will not load it: {exc}") from exc
+        raise CannotPromote(_("The model server will not load it: %(why)s") % {"why": exc}) from exc
 
 
 def reconcile() -> None:

@@ -83,8 +83,11 @@ def _save(path: Path, chunks: Iterable[bytes]) -> None:
             size += len(chunk)
             if size > MAX_UPLOAD:
                 raise TooLarge(
-                    f"The file is larger than {MAX_UPLOAD // 1024 // 1024} MB. Split it between "
-                    "lines and bring in the parts one after another."
+                    _(
+                        "The file is larger than %(n)s MB. Split it between lines and bring in "
+                        "the parts one after another."
+                    )
+                    % {"n": MAX_UPLOAD // 1024 // 1024}
                 )
             file.write(chunk)
     if not size:
@@ -99,7 +102,7 @@ def private(path: str, flags: int) -> int:
 def _shape_in(path: Path) -> str:
     """What its first line that can be read is; the worker looks at each for itself."""
     with path.open("rb") as file:
-        for _ in range(100):
+        for _i in range(100):
             try:
                 return shape_of(parse_line(file.readline(1 << 20)))
             except BadLine:
@@ -120,7 +123,11 @@ def _queue(user: User, **values: Any) -> Transfer:
 
 def _refuse_second(user: User, kind: str) -> None:
     if Transfer.objects.filter(user=user, kind=kind, state__in=UNDER_WAY).exists():
-        raise AlreadyRunning(f"An {kind} of yours is under way. Wait until it is done.")
+        raise AlreadyRunning(
+            _("An export of yours is under way. Wait until it is done.")
+            if kind == "export"
+            else _("An import of yours is under way. Wait until it is done.")
+        )
 
 
 # What follows is called by workers. Each write is conditional on the transfer's lease.

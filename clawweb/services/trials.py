@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import transaction
+from django.utils.translation import gettext as _
 
 from clawweb.engine import base_hash
 from clawweb.events import changed
@@ -16,12 +17,16 @@ def start_trial(*, adapter: AdapterVersion, share: int) -> None:
     be rated and does not train. CannotTry, EngineDown."""
     if adapter.state != AdapterState.STANDBY:
         raise CannotTry(
-            f"Version {adapter.version} is {adapter.state}: only a version that passed its tests "
-            "and does not answer already can be tried."
+            _(
+                "Version %(n)s cannot be tried: only a version that passed its tests and does not "
+                "answer already can."
+            )
+            % {"n": adapter.version}
         )
     if adapter.base_hash != base_hash():
         raise CannotTry(
-            f"Version {adapter.version} was trained on another base model than is served now."
+            _("Version %(n)s was trained on another base model than is served now.")
+            % {"n": adapter.version}
         )
     serving.serve(adapter)
     with transaction.atomic():

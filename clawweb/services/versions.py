@@ -17,6 +17,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
+from clawweb import sentences
 from clawweb.config import config
 from clawweb.engine import base_hash, install_id
 from clawweb.events import changed
@@ -186,7 +187,9 @@ def go_live(
     except IntegrityError as exc:  # one live version per user: another writer was first
         raise CannotPromote(_("Another version went live in the meantime. Look again.")) from exc
     if not moved:
-        raise CannotPromote(f"Version {adapter.version} is {adapter.state} and cannot go live.")
+        raise CannotPromote(
+            _("Version %(n)s cannot go live any more. Look again.") % {"n": adapter.version}
+        )
     _in_use_again(adapter)
     User.objects.filter(trial=adapter).update(trial=None, trial_share=0)
     _note(adapter, "live", why)
@@ -208,16 +211,17 @@ def promote(*, user: User, adapter: AdapterVersion) -> None:
         return
     if adapter.state != AdapterState.STANDBY:
         raise CannotPromote(
-            f"Version {adapter.version} is {adapter.state}: "
-            "only a version that passed the gate can go live."
+            _("Version %(n)s cannot go live: only a version that passed its tests can.")
+            % {"n": adapter.version}
         )
     if adapter.base_hash != base_hash():
         raise CannotPromote(
-            f"Version {adapter.version} was trained on another base model than is served now."
+            _("Version %(n)s was trained on another base model than is served now.")
+            % {"n": adapter.version}
         )
     serving.serve(adapter)
     with transaction.atomic():
-        go_live(adapter, over=live, why="promoted by hand")
+        go_live(adapter, over=live, why=sentences.PROMOTED)
         audit.record("promote_version", adapter, before=_live(live), after=_live(adapter))
 
 
@@ -255,7 +259,7 @@ def _go_back(user: User, *, forgetting: bool) -> AdapterVersion | None:
         if forgetting and user.consent == Consent.TRAIN:
             _count_again(user, line)
         if back is not None:
-            why = f"rolled back from version {live.version}"
+            why = sentences.ROLLED_BACK % {"n": live.version}
             go_live(back, over=None, why=why, live_before=further)
         audit.record("roll_back_version", live, before=_live(live), after=_live(back))
         changed(user.pk, "adapter", live.name)
@@ -288,8 +292,11 @@ def delete(*, adapter: AdapterVersion) -> None:
     writing = adapter.turns.filter(state__in=[TurnState.PENDING, TurnState.STREAMING])
     if adapter.state not in (AdapterState.STANDBY, AdapterState.REFUSED):
         raise CannotDelete(
-            f"Version {adapter.version} is {adapter.state}; only versions that do not answer now "
-            "can be deleted. Roll back or make another one live first."
+            _(
+                "Version %(n)s cannot be deleted: only versions that do not answer now can. Roll "
+                "back or make another one live first."
+            )
+            % {"n": adapter.version}
         )
     if job is not None:
         raise CannotDelete(_("The next version is being trained from it. Wait or cancel the job."))

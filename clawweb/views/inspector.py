@@ -18,6 +18,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
+from clawweb import sentences
 from clawweb.models import (
     Comparison,
     DropReason,
@@ -222,6 +223,7 @@ def turn_facts(
     return {
         "row": turn,
         "blind": blind,
+        "fallback": sentences.said(turn.fallback),
         "can_rate": can_rate,
         "for_script": json.dumps(
             {

@@ -27,14 +27,15 @@ from clawweb.selectors.console import (
 )
 from clawweb.selectors.judging import judge_status
 from clawweb.selectors.learning import (
-    adapter_json,
     agent_status,
     job_json,
     seconds_left,
     system_status,
 )
+from clawweb.sentences import said
 from clawweb.views.charts import charts_context, job_or_404
 from clawweb.views.inspector import text_of
+from clawweb.views.versions import version_facts
 
 PER_PAGE = 25
 EVENT_WORDS = {
@@ -190,6 +191,7 @@ def _job_row(job: TrainingJob) -> dict[str, Any]:
         seconds = (job.finished_at - job.started_at).total_seconds()
     return {
         **job_json(job),
+        "reason": said(job.reason),
         "owner": job.user,
         "active": job.is_active,
         "cancelling": job.is_active and job.cancel_requested,
@@ -219,9 +221,13 @@ def _job_context(user: User, job: TrainingJob) -> dict[str, Any]:
         # Hints and replies are the owner's; an admin sees how many there are.
         "job_samples": _job_samples(job) if own else [],
         "uses": uses_of_samples(job),
-        "adapter": adapter_json(job.child) if job.child else None,
+        "adapter": version_facts(job.child) if job.child else None,
         "events": [
-            {"at": event.at, "what": EVENT_WORDS.get(event.kind, event.kind), "text": event.text}
+            {
+                "at": event.at,
+                "what": EVENT_WORDS.get(event.kind, event.kind),
+                "text": said(event.text),
+            }
             for event in job.events.all()
         ],
     }

@@ -20,6 +20,7 @@ from clawweb.selectors.agent import LikeRate, like_rates
 from clawweb.selectors.comparisons import win_rates
 from clawweb.selectors.learning import adapter_json, adapters_of, agent_status
 from clawweb.selectors.trials import trial_of
+from clawweb.sentences import said
 from rollouts.errors import RolloutError
 
 STEP, LANE, EDGE = 72, 52, 30  # of the drawing, in its own units
@@ -63,7 +64,7 @@ def _context(user: User) -> dict[str, Any]:
     return {
         "versions": [
             {
-                **adapter_json(row),
+                **version_facts(row),
                 "parent_version": row.parent.version if row.parent else 0,
                 "is_previous": row is previous,
                 "is_foreign": row.base_hash != base_hash(),
@@ -86,6 +87,13 @@ def _context(user: User) -> dict[str, Any]:
         "wins": win_rates(user),
         "agent": agent_status(user),
     }
+
+
+def version_facts(adapter: AdapterVersion) -> dict[str, Any]:
+    """The public fields, with what the gate said in the reader's language."""
+    facts = adapter_json(adapter)
+    tests = [{**row, "text": said(row["text"])} for row in facts["gate"]]
+    return {**facts, "note": said(facts["note"]), "gate": tests}
 
 
 def _learned(user: User) -> dict[int, dict[str, int]]:

@@ -1,0 +1,120 @@
+"""What rows say in English sentences, with their values, said to people in their language. Pure.
+
+Programs and logs read the row as it is. A page finds its sentence among those below and says that
+one with the same values; what is none of ours, as an error's own words, stays as it is."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
+
+# Why a job ended
+DIED = gettext_noop("It was started %(n)s times and its worker died each time.")
+FAILED = gettext_noop("Training failed: %(why)s")
+BROKE = gettext_noop("Training broke: %(why)s")
+ANSWERS = gettext_noop("Version %(n)s answers now.")
+NOT_SERVED = gettext_noop("Version %(n)s could not be served: %(why)s")
+# Why a version could not be served
+DISAGREES = gettext_noop(
+    "trainer and server disagree about it by %(value)s nats per token, more than %(limit)s"
+)
+FILES_GONE = gettext_noop("its files are gone")
+UNREADABLE = gettext_noop("its weights cannot be read: %(why)s")
+CHANGED = gettext_noop("its weights are not those that passed the gate")
+NO_DIFFERENCE = gettext_noop("the server answers with it exactly as the base model does")
+# What happened to a job or a version
+READY = gettext_noop("ratings ready: %(n)s")
+ATTEMPT = gettext_noop("attempt %(n)s")
+NOT_REACHED = gettext_noop("ratings that were not reached and count again: %(n)s")
+DEPLOYED_BY = gettext_noop("deployed by %(job)s")
+PROMOTED = gettext_noop("promoted by hand")
+ROLLED_BACK = gettext_noop("rolled back from version %(n)s")
+_DEPLOYING = gettext_noop("deploying")
+# Why base answered in a version's place
+NOT_THERE = gettext_noop("version %(n)s is not there any more")
+OTHER_BASE = gettext_noop("the base model has changed since this version was trained")
+NOT_LOADED = gettext_noop("version %(n)s could not be loaded")
+# Why a reply ended early, or never came
+SERVER_STOPPED = gettext_noop("The server was stopped while it wrote this reply.")
+WRITER_DIED = gettext_noop(
+    "The process that wrote this reply stopped. What it had written is kept."
+)
+OUR_FAULT = gettext_noop("Something broke on our side.")
+NO_MODEL = gettext_noop(
+    "The model server does not answer right now. Your message is saved: try again soon."
+)
+TOO_LONG = gettext_noop("The conversation is longer than %(limit)s tokens.")
+REFUSED = gettext_noop("The model server refused: %(why)s")
+# What the gate says (training/gate.py, which knows no languages)
+_GATE = (
+    gettext_noop("%(value)s of its test replies are empty (at most %(limit)s)"),
+    gettext_noop("%(value)s of its test replies do not come to an end (at most %(limit)s)"),
+    gettext_noop("%(value)s of its test replies is repetition (at most %(limit)s)"),
+    gettext_noop("its test replies are %(value)s tokens long (at least %(limit)s)"),
+    gettext_noop(
+        "not measured: needs %(liked)s liked and %(disliked)s disliked replies that were held back"
+    ),
+    gettext_noop(
+        "replies you liked became more likely than replies you did not like"
+        " (%(value)s, at least %(limit)s)"
+    ),
+    gettext_noop(
+        "replies you liked became less likely than replies you did not like"
+        " (%(value)s, at least %(limit)s)"
+    ),
+    gettext_noop(
+        "on subjects you never rated it differs from the base model by %(value)s"
+        " (at most %(limit)s, what your wishes explain)"
+    ),
+    gettext_noop("it goes the whole way that training went"),
+    gettext_noop(
+        "it goes %(value)s of the way that training went: the whole way led too far from"
+        " the base model"
+    ),
+)
+_WITH_VALUES = (
+    *(DIED, FAILED, BROKE, ANSWERS, NOT_SERVED, DISAGREES, READY, ATTEMPT, NOT_REACHED),
+    *(UNREADABLE, DEPLOYED_BY, ROLLED_BACK, NOT_THERE, NOT_LOADED, TOO_LONG, REFUSED),
+    *_GATE,
+)
+
+
+def said(text: str) -> str:
+    """The row's sentence in the reader's language, its values as they are; of a version that failed
+    several tests all their sentences."""
+    if (one := _known(text)) is not None:
+        return one
+    several = [_known(part) for part in re.split(r"(?<=\)) ", text)]
+    if len(several) > 1 and None not in several:
+        return "; ".join(filter(None, several))
+    return _(text) if text else ""
+
+
+def _known(text: str) -> str | None:
+    for sentence, pattern in _patterns():
+        if found := pattern.fullmatch(text):
+            values = found.groupdict()
+            if "why" in values:
+                values["why"] = said(values["why"])
+            return _(sentence) % values
+    return None
+
+
+@cache
+def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple((sentence, _pattern(sentence)) for sentence in _WITH_VALUES if "%(" in sentence)
+
+
+def _pattern(sentence: str) -> re.Pattern[str]:
+    parts = re.split(r"%\((\w+)\)s", sentence)
+    written = [
+        # Every second one is a value's name; only an error's words have more than one word
+        (f"(?P<{part}>.+)" if part == "why" else rf"(?P<{part}>[^\s()]+)")
+        if i % 2
+        else re.escape(part)
+        for i, part in enumerate(parts)
+    ]
+    return re.compile("".join(written), re.DOTALL)
