@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from clawweb.alerts import alerts, is_silent
 from clawweb.downsampling import MOST, kept
 from clawweb.figures import CHARTS, cells, summary
-from clawweb.models import JobState, TrainingJob, User
+from clawweb.models import Event, JobState, TrainingJob, User
 from clawweb.selectors.learning import job_number, jobs_of, metric_points, visible_jobs
 
 COMPARED = 8  # jobs in one chart: as many as there are colours that all can tell apart
@@ -56,7 +56,8 @@ def series_version(jobs: Sequence[TrainingJob], query: str, now: datetime) -> st
     """Changes when what `series` says does: points, states, the language, a long silence."""
     newest = [job.metrics.aggregate(step=Max("step"))["step"] for job in jobs]
     silent = is_silent(metric_points(jobs[0], after=(newest[0] or 0) - 1), now)
-    facts = [[(job.pk, job.state) for job in jobs], newest, silent, query, get_language()]
+    moved = [mark["at"] for mark in _marks(jobs)]
+    facts = [[(job.pk, job.state) for job in jobs], newest, silent, moved, query, get_language()]
     return f'"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}"'
 
 
@@ -83,8 +84,25 @@ def series(
         ],
         "words": {chart.key: summary(chart, points) for chart in CHARTS},
         "rows": cells(fresh[-TABLED:]),
+        "marks": _marks(jobs),
         "alerts": [asdict(alert) for alert in alerts(points, is_training=training, now=now)],
     }
+
+
+def _marks(jobs: Sequence[TrainingJob]) -> list[dict[str, Any]]:
+    """When the jobs' versions went live and when they were left, oldest first."""
+    names = {job.child_id: job.public_id for job in jobs if job.child_id}
+    kinds = {"adapter_live": _("v%(n)s live"), "adapter_rolled_back": _("v%(n)s rolled back")}
+    rows = Event.objects.filter(adapter__in=list(names), kind__in=list(kinds))
+    return [
+        {
+            "job": names[row.adapter_id],
+            "kind": row.kind.removeprefix("adapter_"),
+            "at": row.at,
+            "text": kinds[row.kind] % {"n": row.adapter.version},
+        }
+        for row in rows.select_related("adapter").order_by("id")
+    ]
 
 
 def _name(job: TrainingJob, user: User) -> str:

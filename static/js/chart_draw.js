@@ -1,7 +1,7 @@
 // One plotly picture per figure: traces, marks, theme. What is hovered or zoomed in one is so in all.
 
 import { data } from "./chart_data.js";
-import { numbers, placeOfStep, places, smoothed, takesLogarithm } from "./chart_math.js";
+import { numbers, placeOfStep, placeOfTime, places, smoothed, stretched, takesLogarithm, withoutOutliers } from "./chart_math.js";
 import { state } from "./chart_state.js";
 
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "8px 2px 2px 2px", "2px 6px"];
@@ -47,17 +47,46 @@ function marks(figure) {
     i && trace.attempt[i] !== trace.attempt[i - 1] ? [{ step, mark: gettext("restarted"), name: "--quiet" }] : []
   ));
   const alerts = data.alerts.filter(({ key }) => !key || key === figure.key);
+  const moves = movesOf(figure).map(({ text, isBack, x, anchor }) => ({ x, anchor, mark: text, name: isBack ? "--warn" : "--good" }));
   const all = [...restarts, ...alerts.map((alert) => ({ ...alert, name: "--warn" }))]
-    .map((mark) => ({ ...mark, x: placeOfStep(trace, mark.step, state.x) })).filter(({ x }) => x !== null);
+    .map((mark) => ({ ...mark, x: placeOfStep(trace, mark.step, state.x) })).filter(({ x }) => x !== null).concat(moves);
   return {
     shapes: all.map(({ x, name }) => ({
       type: "line", xref: "x", yref: "paper", x0: x, x1: x, y0: 0, y1: 1, line: { dash: "dot", width: 1.5, color: colour(name) },
     })),
-    annotations: all.map(({ x, name, mark, rule }) => ({
-      x, y: 1, xref: "x", yref: "paper", yanchor: "bottom", showarrow: false,
+    annotations: all.map(({ x, name, mark, rule, anchor }) => ({
+      x, y: 1, xref: "x", yref: "paper", xanchor: anchor ?? "center", yanchor: "bottom", showarrow: false,
       text: rule === "not_a_number" ? `✕ ${mark}` : mark, font: { color: colour(name), size: 11 },
     })),
   };
+}
+
+// When versions of these jobs went live or were left; where no time is across, each job's newest word.
+function movesOf(figure) {
+  const isTime = state.x === "at" || state.x === "elapsed";
+  return data.jobs.flatMap((job) => {
+    const trace = job.traces[figure.key];
+    if (!trace || hidden.has(job.id)) return [];
+    const own = data.marks.filter((mark) => mark.job === job.id);
+    return (isTime ? own : own.slice(-1)).map((mark) => ({
+      text: mark.text, isBack: mark.kind === "rolled_back", x: placeOfTime(trace, mark.at, state.x),
+      anchor: isTime ? "center" : "right", // beside the last point there is no room
+    }));
+  });
+}
+
+function shownNumbers(figure) {
+  return data.jobs.filter(({ id }) => !hidden.has(id)).flatMap((job) => numbers(job.traces[figure.key]?.y ?? []));
+}
+
+// The y axis without what lies far from the rest, and in words how much that is.
+function clipped(figure, log) {
+  const values = state.clip ? shownNumbers(figure).map((value) => (log && value !== null ? Math.log10(value) : value)) : [];
+  const near = withoutOutliers(values);
+  figure.clipped.hidden = !near;
+  if (!near) return { autorange: true };
+  figure.clipped.textContent = interpolate(ngettext("%s point is outside the picture.", "%s points are outside the picture.", near.out), [near.out]);
+  return { autorange: false, range: near.range };
 }
 
 function layoutOf(figure, values) {
@@ -66,17 +95,19 @@ function layoutOf(figure, values) {
   const log = state.log && takesLogarithm(values);
   figure.noLog.hidden = !state.log || log;
   const whole = state.x === "step" && new Set(data.jobs.flatMap((job) => job.traces[figure.key]?.step ?? [])).size <= 12;
+  const across = data.jobs.flatMap(({ traces }) => (traces[figure.key] ? places(traces[figure.key], state.x) : []));
+  const range = state.zoom ?? stretched(across, movesOf(figure).map(({ x }) => x), state.x);
   return {
-    autosize: true, height: 220, margin: { l: 56, r: 12, t: 20, b: 40 }, hovermode: "x", showlegend: false,
+    autosize: true, margin: { l: 56, r: 12, t: 20, b: 40 }, hovermode: "x", showlegend: false,
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: quiet, family: getComputedStyle(document.body).fontFamily, size: 12 },
     hoverlabel: { bgcolor: colour("--surface"), bordercolor: quiet, font: { color: colour("--ink") } },
     xaxis: {
       ...axis, zeroline: false, title: { text: TITLES()[state.x] }, type: state.x === "at" ? "date" : "linear", dtick: whole ? 1 : null,
-      ...(state.zoom ? { range: state.zoom, autorange: false } : { autorange: true }),
+      ...(range ? { range, autorange: false } : { autorange: true }),
     },
-    yaxis: { ...axis, type: log ? "log" : "linear", nticks: 5, fixedrange: true, autorange: true, exponentformat: "e" }, // powers are set with styles, which the policy forbids
+    yaxis: { ...axis, type: log ? "log" : "linear", nticks: 5, fixedrange: true, ...clipped(figure, log), exponentformat: "e" }, // powers are set with styles, which the policy forbids
     ...marks(figure),
   };
 }
@@ -87,6 +118,9 @@ export async function draw(figure) {
   const config = { responsive: true, displayModeBar: false, doubleClick: false };
   await Plotly.react(figure.box, lines, layoutOf(figure, lines.flatMap(({ y }) => y)), config);
   if (!figure.linked) link(figure);
+  const isLarge = Boolean(figure.element.closest("dialog"));
+  if (isLarge !== figure.isLarge) await Plotly.Plots.resize(figure.box);
+  figure.isLarge = isLarge;
 }
 
 let figures = [];

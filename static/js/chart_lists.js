@@ -36,6 +36,15 @@ function find(element) {
   setTimeout(() => element.classList.remove("found"), 2000);
 }
 
+// In words what stands in the charts as lines: when a version went live, and when it was left.
+export function listMarks() {
+  const box = document.getElementById("marks");
+  box.hidden = !data.marks.length;
+  box.textContent = data.marks.map(({ text, at }) => (
+    `${text}: ${new Date(at).toLocaleString(document.documentElement.lang, { dateStyle: "medium", timeStyle: "short" })}`
+  )).join(" · ");
+}
+
 export function listJobs(redraw) {
   const list = document.getElementById("series");
   list.hidden = data.jobs.length < 2;

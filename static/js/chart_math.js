@@ -1,5 +1,6 @@
 // Sums behind the charts: smoothing, places on x, what a logarithm takes. Knows no page and no plotly.
 
+const ENOUGH = 8; // values, below which none is called far from the rest
 export const COLUMNS = ["step", "attempt", "samples", "elapsed", "at", "y", "spread"];
 
 // An exponential mean without the pull of its start (Adam's correction): the first value stays itself.
@@ -36,6 +37,41 @@ export function placeOfStep(trace, step, x) {
 
 export function takesLogarithm(values) {
   return values.some((value) => value !== null) && values.every((value) => value === null || value > 0);
+}
+
+// The others' range, and how many values lie far from them: more than three times the span of the
+// middle half away from it. Null when none does, or too few are there to say.
+export function withoutOutliers(values) {
+  const sorted = values.filter((value) => value !== null).sort((a, b) => a - b);
+  if (sorted.length < ENOUGH) return null;
+  const [low, high] = [0.25, 0.75].map((share) => sorted[Math.round(share * (sorted.length - 1))]);
+  const far = 3 * (high - low);
+  const near = sorted.filter((value) => value >= low - far && value <= high + far);
+  const out = sorted.length - near.length;
+  if (!out) return null;
+  const air = 0.05 * (near.at(-1) - near[0]) || 0.05 * Math.abs(near[0]) || 1;
+  return { range: [near[0] - air, near.at(-1) + air], out };
+}
+
+// Where a time stands along x: after the trace's last point where x counts steps or replies.
+export function placeOfTime(trace, iso, x) {
+  if (x === "at") return localTime(iso);
+  if (x === "elapsed") return trace.elapsed.at(-1) + (Date.parse(iso) - Date.parse(trace.at.at(-1))) / 1000;
+  return trace[x].at(-1);
+}
+
+// From where to where a time axis reaches so that marks soon after its last point are seen; null when
+// none is: what came much later would leave the lines no room.
+export function stretched(points, marks, x) {
+  const number = (place) => (x === "at" ? Date.parse(place) : place);
+  const at = points.filter((place) => place !== null).map(number);
+  if (!at.length || (x !== "at" && x !== "elapsed")) return null;
+  const [low, high] = at.reduce(([a, b], each) => [Math.min(a, each), Math.max(b, each)], [Infinity, -Infinity]);
+  const soon = marks.map(number).filter((place) => place > high && place - high <= high - low);
+  if (!soon.length) return null;
+  const air = 0.05 * (Math.max(...soon) - low);
+  const ends = [low - air, Math.max(...soon) + air];
+  return x === "at" ? ends.map((end) => localTime(end)) : ends;
 }
 
 // Between which steps the places from `low` to `high` lie, one more on each side; null without any.

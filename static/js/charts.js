@@ -2,7 +2,8 @@
 
 import { data, reload, watchPoints } from "./chart_data.js";
 import { draw, linkAll, save } from "./chart_draw.js";
-import { addRows, listAlerts, listJobs, showFreshness } from "./chart_lists.js";
+import { watchFull } from "./chart_full.js";
+import { addRows, listAlerts, listJobs, listMarks, showFreshness } from "./chart_lists.js";
 import { stepsBetween } from "./chart_math.js";
 import { keep, state } from "./chart_state.js";
 import { notify } from "./notices.js";
@@ -15,6 +16,7 @@ const pinned = document.getElementById("pinned");
 const figures = [...root.querySelectorAll("figure")].map((element) => ({
   element, key: element.dataset.key, digits: Number(element.dataset.digits),
   box: element.querySelector(".plot"), summary: element.querySelector(".summary"), noLog: element.querySelector(".no-log"),
+  clipped: element.querySelector(".clipped"), isLarge: false,
   home: element.parentElement, next: element.nextElementSibling, seen: false, stale: true, linked: false,
 }));
 linkAll(figures);
@@ -47,11 +49,12 @@ function say() {
   document.getElementById("waiting").hidden = measured.size > 0;
   root.dataset.points = data.points;
   listAlerts();
+  listMarks();
   listJobs(redraw);
 }
 
 function placePins() {
-  for (const figure of figures.toReversed()) if (figure.element.parentElement === pinned) figure.home.insertBefore(figure.element, figure.next?.parentElement === figure.home ? figure.next : null);
+  for (const figure of figures.toReversed()) if (figure.element.parentElement !== figure.home) figure.home.insertBefore(figure.element, figure.next?.parentElement === figure.home ? figure.next : null);
   for (const key of state.pins) {
     const figure = figures.find((one) => one.key === key);
     if (figure) pinned.append(figure.element);
@@ -65,6 +68,7 @@ function showControls() {
   controls.querySelector("output").value = state.smooth || gettext("off");
   controls.elements.x.value = state.x;
   controls.elements.log.checked = state.log;
+  controls.elements.clip.checked = state.clip;
   controls.querySelector("[data-reset]").hidden = !state.zoom;
   document.getElementById("csv").href = root.dataset.csv + (state.with.length ? `?with=${state.with.join(",")}` : "");
 }
@@ -91,7 +95,7 @@ controls.addEventListener("input", async ({ target: { name } }) => {
     return;
   }
   const x = controls.elements.x.value;
-  keep({ smooth: Number(controls.elements.smooth.value), x, log: controls.elements.log.checked, zoom: x === state.x ? state.zoom : null });
+  keep({ smooth: Number(controls.elements.smooth.value), x, log: controls.elements.log.checked, clip: controls.elements.clip.checked, zoom: x === state.x ? state.zoom : null });
   showControls();
   redraw();
 });
@@ -132,6 +136,7 @@ showControls();
 placePins();
 say();
 for (const { element } of figures) watcher.observe(element);
+watchFull(figures, { place: placePins, draw });
 watchPoints();
 if (state.zoom) zoom(state.zoom);
 setInterval(showFreshness, 1000);

@@ -20,11 +20,11 @@ from clawweb.alerts import Alert, alerts
 from clawweb.config import ROOT
 from clawweb.downsampling import FEWEST, is_no_number, kept
 from clawweb.figures import CHARTS, summary
-from clawweb.models import JobState, StepMetric, TrainingJob, User
+from clawweb.models import AdapterState, JobState, StepMetric, TrainingJob, User
 from clawweb.selectors.charts import Window, series
 from clawweb.selectors.learning import metric_points
-from clawweb.services import jobs
-from tests.factories import claimed_job, rated
+from clawweb.services import jobs, versions
+from tests.factories import claimed_job, make_adapter, rated
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -196,6 +196,24 @@ def test_what_the_browser_holds_is_not_sent_again(client: Client, alice: User) -
     assert points_at(client, job, HTTP_IF_NONE_MATCH=first["ETag"]).status_code == 200
 
 
+def test_lines_stand_where_versions_went_live_and_were_left(client: Client, alice: User) -> None:
+    client.force_login(alice)
+    job = measured_job(alice, 3.0)
+    assert points_at(client, job).json()["marks"] == []
+    adapter = make_adapter(alice, 2, AdapterState.STANDBY)
+    TrainingJob.objects.filter(pk=job.pk).update(child=adapter)
+    versions.go_live(adapter, over=None, why="")
+    first = points_at(client, job)
+    versions.rollback(alice)
+    again = points_at(client, job, HTTP_IF_NONE_MATCH=first["ETag"])
+    marks = again.json()["marks"]
+    assert [(mark["kind"], mark["text"]) for mark in marks] == [
+        ("live", "v2 live"),
+        ("rolled_back", "v2 rolled back"),
+    ]
+    assert {mark["job"] for mark in marks} == {job.public_id}
+
+
 def names_at(client: Client, job: TrainingJob, others: str) -> list[str]:
     return [row["name"] for row in points_at(client, job, f"with={others}").json()["jobs"]]
 
@@ -247,13 +265,23 @@ def test_without_scripts_there_is_a_table_and_what_is_worth_a_look(
 # The sums that the browser does
 
 MATHS = """
-import { smoothed, numbers, takesLogarithm, stepsBetween, joined } from %s;
+import {
+  joined, numbers, placeOfTime, smoothed, stepsBetween, stretched, takesLogarithm, withoutOutliers,
+} from %s;
 const trace = { step: [1, 2, 3, 4], samples: [8, 16, 24, 32], y: [1, 2, 3, 4] };
+const timed = {
+  step: [4, 9], elapsed: [10, 20], at: ["2026-01-01T00:00:00Z", "2026-01-01T00:00:05Z"],
+};
 console.log(JSON.stringify([
   smoothed([4, null, 2], 0.5), numbers([1, "nan", null]),
   takesLogarithm([1, null]), takesLogarithm([1, 0]), takesLogarithm([null]),
   stepsBetween(trace, "samples", ["15", "25"]), stepsBetween(trace, "step", ["9", "10"]),
   joined({ step: [1], y: [5] }, { step: [2], y: [6] }),
+  withoutOutliers([1, 2, 3, 4, 5, 6, 7, null, 90]),
+  withoutOutliers([1, 2, 3, 4, 5, 6, 7, 8]), withoutOutliers([1, 99]),
+  ...["elapsed", "step"].map((x) => placeOfTime(timed, "2026-01-01T00:01:00Z", x)),
+  stretched([0, 20], [30, 500], "elapsed"), stretched([0, 20], [500], "elapsed"),
+  stretched([0, 20], [30], "step"),
 ]));
 """
 
@@ -273,4 +301,10 @@ def test_the_browsers_sums_by_hand() -> None:
         [1, 4],
         None,
         {"step": [1, 2], "y": [5, 6]},
+        # 3 to 6 is the middle half, so -6 to 15 is near; a twentieth of 1 to 7 is air
+        {"range": pytest.approx([0.7, 7.3]), "out": 1},
+        *(None, None),
+        *(20 + 55, 9),
+        pytest.approx([-1.5, 31.5]),  # a line soon after the end has room, one much later has none
+        *(None, None),
     ]
