@@ -97,7 +97,9 @@ function show(place, id, turn) {
   let part = place.querySelector(`[data-part="${address}"]`);
   if (!part) {
     part = document.createElement("div");
-    Object.assign(part.dataset, { part: address, on: "turn", id: turn });
+    Object.assign(part.dataset, { part: address, on: "turn", id: turn, now: "" });
+    part.setAttribute("aria-busy", "true");
+    part.textContent = gettext("Asking …");
     place.append(part);
   }
   refresh(part);

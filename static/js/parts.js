@@ -1,5 +1,6 @@
 // Pieces of a page that the server renders, fetched again when a nudge names their subject.
-// data-part: where from; data-on: which nudges; data-id: of what; data-poll: every so many seconds while the page is seen.
+// data-part: where from; data-on: which nudges; data-id: of what; data-poll: every so many seconds while the page is seen;
+// data-now: it is not there yet, and fetched at once.
 
 import { page } from "./api.js";
 
@@ -18,12 +19,27 @@ export async function refresh(element) {
       const html = await page(element.dataset.part);
       if (newest.get(element) === asked) swap(element, html);
     } catch {
-      // The old piece stays; the banner says that the server is away.
+      // An old piece stays; the banner says that the server is away.
+      if ("now" in element.dataset) sayMissing(element);
     }
   }, GATHER));
 }
 
+function sayMissing(element) {
+  const words = document.createElement("span");
+  const again = document.createElement("button");
+  again.type = "button";
+  again.className = "small";
+  words.textContent = gettext("This part could not be loaded.");
+  again.textContent = gettext("Try again");
+  again.addEventListener("click", () => refresh(element));
+  element.replaceChildren(words, " ", again);
+  element.removeAttribute("aria-busy");
+}
+
 function swap(element, html) {
+  element.removeAttribute("aria-busy");
+  delete element.dataset.now;
   const hadFocus = element.contains(document.activeElement);
   const focused = hadFocus ? document.activeElement.id : "";
   const open = [...element.querySelectorAll("details[open][id]")].map((details) => details.id);
