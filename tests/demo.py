@@ -36,6 +36,7 @@ from clawweb.models import (
     Turn,
     User,
 )
+from clawweb.selectors.complaints import complaints_of
 from clawweb.services import accounts, feedback, health, jobs, versions
 from clawweb.services.sessions import open_session
 from tests.factories import make_turn, up
@@ -191,7 +192,7 @@ def record(job: TrainingJob, steps: int) -> None:
             if step % 3
             else None,
             "kl": 0.01 + 0.2 * fall + random.random() * 0.02,
-            "grad_norm": 0.4 + 1.1 * fall + abs(random.gauss(0, 0.2)),
+            "grad_norm": (0.4 + 1.1 * fall + abs(random.gauss(0, 0.2))) * (25 if step == 23 else 1),
             "tokens_per_second": 120 + random.gauss(0, 9),
             "seconds": 2.2,
         }
@@ -222,7 +223,8 @@ def registered(job: TrainingJob, *, accepted: bool) -> AdapterVersion:
             0.11,
             0.17,
             True,
-            "on subjects you never rated it differs from the base model by 0.11 (at most 0.17)",
+            "on subjects you never rated it differs from the base model by 0.11 "
+            "(at most 0.17, what your wishes explain)",
         ),
     ]
     return versions.register(
@@ -250,9 +252,29 @@ def date(job: TrainingJob, days: int) -> None:
     end = at + timedelta(seconds=118)
     TrainingJob.objects.filter(pk=job.pk).update(created_at=at, started_at=at, finished_at=end)
     date_chats(ChatSession.objects.filter(turns__samples__job_samples__job=job).distinct(), days)
-    for row in (job.events, job.metrics):
-        for number, each in enumerate(row.all()):
-            row.filter(pk=each.pk).update(at=at + timedelta(seconds=2 * number))
+    # The last point stands well before the end, as the tests come after it.
+    for rows, apart in ((job.events, 118 / job.events.count()), (job.metrics, 2)):
+        for number, each in enumerate(rows.all()):
+            rows.filter(pk=each.pk).update(at=at + timedelta(seconds=apart * number))
+
+
+def recheck(user: User) -> None:
+    """The newest complaint has been asked again of the version that answers now; nobody judged."""
+    live = AdapterVersion.objects.get(user=user, state="live")
+    complaint = complaints_of(user, live)[0]
+    again = make_turn(
+        user,
+        session=complaint.session,
+        reply="In a pot of cold water: bring it to the boil, wait seven minutes.",
+        asked=f"agent@v{live.version}",
+        turn_type="side",
+        adapter=live,
+        version=live.version,
+    )
+    Turn.objects.filter(pk=again.pk).update(input_messages=complaint.input_messages)
+    at = complaint.session.created_at  # nobody has spoken in that chat since
+    ChatSession.objects.filter(pk=complaint.session_id).update(updated_at=at)
+    Comparison.objects.create(user=user, kind="recheck", first=complaint, second=again)
 
 
 def around(user: User, chats: Sequence[ChatSession]) -> None:
@@ -276,6 +298,7 @@ def around(user: User, chats: Sequence[ChatSession]) -> None:
         user=user, kind="again", first=card, second=again, verdict="second",
         decided_at=timezone.now(),
     )  # fmt: skip
+    recheck(user)
     make_turn(
         user,
         "Write a very long essay on moss.",

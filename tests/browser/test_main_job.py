@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import re
+import time
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from clawweb.selectors.trials import percentile
 from tests.browser.conftest import Visit
+from tests.loop.person import rows
+from tests.realstack import Stack
 
 pytestmark = [pytest.mark.stack, pytest.mark.browser, pytest.mark.timeout(1800)]
 
 FINISHED = re.compile("complete|stopped")
 REPLY = 180_000  # ms until a reply is there; two noisy cores serve, train and draw at once
+AT_ONCE = 2.0  # seconds from a click on "Roll back" until the row says so
 LEARNED = 600_000  # ms from the eighth rating to the new version
 XSS = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script> Say hi.'
 QUESTIONS = [
@@ -64,7 +71,9 @@ def shown_points(page: Page) -> int:
     return int(page.locator("#charts").get_attribute("data-points") or 0)
 
 
-def test_eight_thumbs_down_become_a_version_that_answers(visit: Visit) -> None:
+def test_eight_thumbs_down_become_a_version_that_answers(
+    visit: Visit, stack: Stack, record_property: Any
+) -> None:
     page = visit("ada")
     for question in QUESTIONS:
         ask(page, question, words=40)
@@ -83,11 +92,15 @@ def test_eight_thumbs_down_become_a_version_that_answers(visit: Visit) -> None:
     try_the_last_question_again(page)
     compare_blindly(page)
     look_at_my_agent(page)
-    roll_back(page)
+    seconds = roll_back(page, stack)
+    record_property("rollback_seconds", round(seconds, 3))
+    assert seconds < AT_ONCE
 
     page.goto("/chat/")
     ask(page, "What is fog?")
     expect(page.locator(".turn").last.locator(".version")).to_have_text("base model")
+    replay(page)
+    try_half_of_the_chat(page)
 
 
 def watch_the_chart_move(page: Page, address: str) -> None:
@@ -171,12 +184,51 @@ def look_at_my_agent(page: Page) -> None:
     expect(page.get_by_role("button", name="Pause learning")).to_be_visible()
 
 
-def roll_back(page: Page) -> None:
+def roll_back(page: Page, stack: Stack) -> float:
+    """How long after the click the row had moved."""
     page.goto("/adapters/")
-    page.get_by_role("button", name="Roll back").click()
+    button = page.get_by_role("button", name="Roll back")
+    button.hover()
+    clicked = time.time()
+    button.click()
     expect(page.get_by_text("The base model answers now.")).to_be_visible()
     expect(page.get_by_text("rolled back", exact=True)).to_be_visible()
     expect(page.get_by_role("button", name="Make live: version 1")).to_be_visible()
+    moved = rows(stack, "event", kind="adapter_rolled_back")[-1]["at"]
+    return datetime.fromisoformat(moved).replace(tzinfo=UTC).timestamp() - clicked
+
+
+def replay(page: Page) -> None:
+    """In the inspector v1 answers what the base model has answered, beside it."""
+    page.goto(page.url.replace("/chat/", "/sessions/"))
+    page.get_by_label("Answer again with").select_option("agent@v1")
+    page.get_by_role("button", name="Ask", exact=True).press("Enter")
+    beside = page.locator(".beside")
+    expect(beside.get_by_role("heading", name="v1 asked again")).to_be_visible()
+    expect(beside.locator(".words").nth(1)).not_to_be_empty(timeout=REPLY)
+
+
+def try_half_of_the_chat(page: Page) -> None:
+    """Which replies are v1's the turns' ids decide; they can be rated and train nothing."""
+    page.goto("/adapters/")
+    page.get_by_label("Let v1 answer a part of your chat").select_option("50")
+    page.get_by_role("button", name="Try it: version 1").click()
+    expect(page.get_by_text("v1 answers 50 % of your chat")).to_be_visible()
+    page.goto("/chat/")
+    turn = page.locator(".turn").last
+    for _ in range(16):
+        ask(page, "What is hail?", words=1)
+        is_tried = percentile(turn.get_attribute("id") or "") < 50
+        name = "v1, on trial" if is_tried else "base model"
+        expect(turn.locator(".version")).to_have_text(name)
+        if is_tried:
+            break
+    assert is_tried
+    turn.get_by_role("button", name="Good reply").click()
+    expect(turn.locator(".receipt")).to_contain_text("not used")
+    page.goto("/adapters/")
+    page.get_by_role("button", name="Stop the trial").click()
+    expect(page.get_by_role("heading", name="On trial")).to_have_count(0)
 
 
 def test_a_reload_in_mid_answer_loses_nothing(visit: Visit) -> None:
