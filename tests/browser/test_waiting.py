@@ -16,7 +16,7 @@ def ask(page: Page) -> None:
 
 
 def test_a_page_says_how_many_replies_come_before(browser: Browser, demo: Demo) -> None:
-    contexts = [demo.context(browser, name) for name in ("newcomer", "guest")]
+    contexts = [demo.context(browser, name) for name in ("newcomer", "ada")]
     pages = [context.new_page() for context in contexts]
     with demo.writing(50):  # what other tests left waiting goes first
         pages[0].goto("/chat/")

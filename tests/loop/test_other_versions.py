@@ -27,11 +27,15 @@ v1 = AdapterVersion.objects.get(name={name!r})
 number = versions.next_version(v1.user)
 path = versions.folder_for(v1.user, number, 1)
 shutil.copytree(config().var / v1.path, config().var / path)
-print(AdapterVersion.objects.create(
+twin = AdapterVersion.objects.create(
     user=v1.user, version=number, name=versions.adapter_name(v1.user, number, v1.sha256),
     state="standby", parent=v1, path=str(path), sha256=v1.sha256, size_bytes=v1.size_bytes,
     rank=v1.rank, base_hash=v1.base_hash,
-).name)
+)
+for row in v1.gate.all():
+    row.pk, row.adapter = None, twin
+    row.save(force_insert=True)
+print(twin.name)
 """
 
 
