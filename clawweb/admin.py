@@ -39,6 +39,22 @@ for _table in (EmailAddress, Authenticator, SocialAccount, SocialApp, SocialToke
 CHOSEN = ["consent", "prompt_hints", "judge_elsewhere", "reviewers_may_read", "learning_paused"]
 
 
+class NamedCells(admin.ModelAdmin):
+    """Fields that are edited in the list say to a screen reader what they are: the heading above
+    them does not."""
+
+    def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> Any:
+        form = super().get_changelist_form(request, **kwargs)
+
+        class Named(form):  # type: ignore[misc, valid-type]
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                super().__init__(*args, **kwargs)
+                for field in self.fields.values():
+                    field.widget.attrs["aria-label"] = f"{field.label}: {self.instance}"
+
+        return Named
+
+
 class LookOnly(admin.ModelAdmin):
     """Rows that services write: to be looked at, not edited past their rules."""
 
@@ -97,7 +113,7 @@ def _plain(value: Any) -> Any:
 
 
 @admin.register(models.User)
-class PersonAdmin(Audited, UserAdmin):
+class PersonAdmin(Audited, NamedCells, UserAdmin):
     """Who may do what, and how much."""
 
     list_display = ["username", "role", "is_active", "is_superuser", "consent", "last_login"]
@@ -156,7 +172,7 @@ class PersonAdmin(Audited, UserAdmin):
 
 
 @admin.register(models.FeedbackReason)
-class FeedbackReasonAdmin(Audited):
+class FeedbackReasonAdmin(Audited, NamedCells):
     list_display = ["label", "slug", "hint", "axis", "pole", "position", "active"]
     list_editable = ["position", "active"]
     prepopulated_fields = {"slug": ["label"]}
