@@ -31,23 +31,22 @@ def with_demonstrations(
 ) -> list[Sample]:
     """The samples; a hinted one with up to `config.demonstrations` of `liked` (newest last) shown
     to its teacher: those that its hint makes more likely, by the largest mean log-ratio."""
-    shown = [each for each in liked if _short(base, each, config)][-CANDIDATES:]
-    if not config.demonstrations or not config.distils or not shown:
+    if not config.demonstrations or not config.distils:
         return list(samples)
-    found: dict[tuple[int, str], float] = {}
+    shown = [each for each in liked if _short(base, each, config)][-CANDIDATES:]
     plain = {each.id: _mean_logprob(base, model, each, None) for each in shown}
+    ranked: dict[str, list[Sample]] = {}  # by hint: those that it makes more likely, best first
     taught = []
     for sample in samples:
-        hint = joined(sample.lessons)
-        others = [each for each in shown if each.id != sample.id] if hint else []
-        for each in others:
-            if (each.id, hint or "") not in found:
-                under_hint = _mean_logprob(base, model, each, hint)
-                found[each.id, hint or ""] = under_hint - plain[each.id]
-        fitting = [each for each in others if found[each.id, hint or ""] > 0]
-        fitting.sort(key=lambda each: -found[each.id, hint or ""])
-        chosen = tuple(_shown(base, each) for each in fitting[: config.demonstrations])
-        taught.append(replace(sample, demonstrations=chosen))
+        if hint := joined(sample.lessons):
+            if hint not in ranked:
+                gains = [_mean_logprob(base, model, e, hint) - plain[e.id] for e in shown]
+                order = sorted(zip(gains, shown, strict=True), key=lambda pair: -pair[0])
+                ranked[hint] = [each for gain, each in order if gain > 0]
+            others = [each for each in ranked[hint] if each.id != sample.id]
+            chosen = tuple(_shown(base, each) for each in others[: config.demonstrations])
+            sample = replace(sample, demonstrations=chosen)
+        taught.append(sample)
     return taught
 
 

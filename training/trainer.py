@@ -58,8 +58,8 @@ def train(
     """
     started = clock()
     known = [*replay, *samples]  # newest last
-    samples = with_demonstrations(base, model, samples, known, config)
-    replay = with_demonstrations(base, model, replay, known, config)
+    known = with_demonstrations(base, model, known, known, config)
+    replay, samples = known[: len(replay)], known[len(replay) :]
     items, dropped = prepare(base, samples, config, baseline=baseline)
     run = _Run(base=base, model=model, config=config, on_step=on_step, check=check, clock=clock)
     run.started, run.enough = started, enough
