@@ -12,10 +12,8 @@ from django.db.models import Q, Sum
 from django.utils import timezone
 
 from clawweb.config import config
-from clawweb.disk import shortage
+from clawweb.disk import MIB, shortage
 from clawweb.models import AdapterState, AdapterVersion, TrainingJob, Turn, User
-
-MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
