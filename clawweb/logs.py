@@ -67,8 +67,10 @@ def _clean(_: WrappedLogger, __: str, entry: EventDict) -> EventDict:
 
 
 def _plain(_: WrappedLogger, __: str, entry: EventDict) -> str:
-    """`time LEVEL logger words key=value …`, a traceback below."""
+    """`time LEVEL logger words key=value …`, a traceback below. Names stand in FIELDS' order, the
+    rest after them: what is bound comes in no order of its own."""
     at, level, name = entry.pop("at"), entry.pop("level"), entry.pop("logger")
     words, trace = entry.pop("event"), entry.pop("exception", "")
-    ids = "".join(f" {key}={value}" for key, value in entry.items())
+    names = [name for name in FIELDS if name in entry] + sorted(entry.keys() - FIELDS)
+    ids = "".join(f" {name}={entry[name]}" for name in names)
     return f"{at} {level.upper()} {name} {words}{ids}" + (f"\n{trace}" if trace else "")

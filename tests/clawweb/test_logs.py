@@ -126,7 +126,7 @@ def test_a_job_that_breaks_is_named_by_its_lines(alice: User, written: Lines) ->
         except ValueError:
             logging.getLogger("clawweb.x").exception("it broke")
     first, *trace = written()
-    assert first.endswith(f"ERROR clawweb.x it broke job=job-1 user={alice.pk}")
+    assert first.endswith(f"ERROR clawweb.x it broke user={alice.pk} job=job-1")
     assert trace[-1] == "ValueError: no"
 
 
