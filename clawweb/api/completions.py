@@ -27,7 +27,9 @@ from clawweb.streams import Ended, Piece, follow
 
 _DETACHED: set[asyncio.Task[None]] = set()
 _WAITING = 64  # chunks of all choices that a slow reader has not taken; then we read no further
+PACE_SECONDS = 10  # proxies cut connections on which nothing came for a minute, some for half
 STOP_SECONDS = 20  # in which a stopped reply has ended, or its generator has
+STILL_HERE = b": waiting\n\n"  # a comment, which readers of event streams leave out
 BROKEN = (TurnState.FAILED, TurnState.INTERRUPTED)  # half a reply is not a reply that stopped
 
 
@@ -40,14 +42,17 @@ class Answer:
         self.key = key
         self.created = int(time.time())
         self.ended: list[Ended | None] = [None] * len(turns)
+        self.is_known_who = False  # which version answers: not while the reply stands in line
         self._begun: list[Piece] = []
         self._first = follow(turns[0])
+        self._beginning: asyncio.Task[None] | None = None
 
     async def begun(self) -> Ended | None:
-        """Until the first reply has begun or ended: the headers name its version. How it ended when
-        nothing of it came."""
-        await self._or_stop(self._first_piece())
-        return self._begun[-1].ended
+        """Until the first reply has begun or ended, so that the headers name its version; not for
+        longer than the line may be silent. How it ended when nothing of it came."""
+        self._beginning = asyncio.create_task(self._first_piece())
+        await self._or_stop(self._beginning, seconds=PACE_SECONDS)
+        return self._begun[-1].ended if self._beginning.done() else None
 
     async def _first_piece(self) -> None:
         async for piece in self._first:
@@ -61,10 +66,13 @@ class Answer:
     def _note(self, index: int, piece: Piece) -> None:
         if piece.by is not None:
             self.turns[index].adapter_name, self.turns[index].fallback = piece.by
+            self.is_known_who |= index == 0
         if piece.ended is not None:
             self.ended[index] = piece.ended
 
     async def _pieces(self, index: int) -> AsyncGenerator[Piece, None]:
+        if index == 0 and self._beginning:
+            await self._beginning
         for piece in self._begun if index == 0 else ():
             yield piece
         async with aclosing(self._first if index == 0 else follow(self.turns[index])) as pieces:
@@ -72,21 +80,21 @@ class Answer:
                 self._note(index, piece)
                 yield piece
 
-    async def _or_stop(self, *readers: Coroutine[Any, Any, None]) -> None:
-        """Until all have read what they wait for. A caller who hangs up stops the generation.
+    async def _or_stop(self, *tasks: asyncio.Task[None], seconds: float | None = None) -> None:
+        """Until all have read what they wait for, or the time is over. A caller who hangs up stops
+        the generation.
 
         At once, and not when the readers have ended: a client library may swallow their
         cancellation.
         """
-        tasks = [asyncio.create_task(reader) for reader in readers]
         try:
-            await asyncio.wait(tasks)
+            done, _ = await asyncio.wait(tasks, timeout=seconds)
         except asyncio.CancelledError:
             detach(self._stop())
             for task in tasks:
                 task.cancel()
             raise
-        for task in tasks:
+        for task in done:
             task.result()
 
     async def _stop(self) -> None:
@@ -113,7 +121,8 @@ class Answer:
     async def whole(self) -> HttpResponseBase:
         """All choices at once."""
         logprobs: list[list[dict[str, Any]]] = [[] for _ in self.turns]
-        await self._or_stop(*(self._read(i, logprobs[i]) for i in range(len(self.turns))))
+        readers = [self._read(index, found) for index, found in enumerate(logprobs)]
+        await self._or_stop(*map(asyncio.create_task, readers))
         await self._book()
         for ended in self.ended:
             if ended is not None and ended.state in BROKEN:
@@ -140,7 +149,8 @@ class Answer:
         return [dict(chats.reply_message(rows[turn.pk])) for turn in self.turns]
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Server-sent events of all choices as they come, then usage if asked for, then [DONE]."""
+        """Server-sent events of all choices as they come, then usage if asked for, then [DONE].
+        A comment whenever nothing came for a while, in line or from a slow model server."""
         queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue(maxsize=_WAITING)
         readers = [
             asyncio.create_task(self._choice(index, queue)) for index in range(len(self.turns))
@@ -148,8 +158,15 @@ class Answer:
         finished = False
         try:
             waiting = len(readers)
+            if self._beginning and not self._beginning.done():
+                yield STILL_HERE
             while waiting:
-                chunk = await queue.get()
+                try:
+                    async with asyncio.timeout(PACE_SECONDS):
+                        chunk = await queue.get()
+                except TimeoutError:
+                    yield STILL_HERE
+                    continue
                 if chunk is None:
                     waiting -= 1
                 else:

@@ -139,7 +139,7 @@ async def chat_completions(request: HttpRequest, key: ApiKey) -> HttpResponseBas
         response["Cache-Control"] = "no-cache"
     else:
         response = await answer.whole()
-    _describe(response, answer.turns[0])
+    _describe(response, answer)
     return response
 
 
@@ -195,9 +195,11 @@ def _no_model(name: str) -> Unacceptable:
     )
 
 
-def _describe(response: HttpResponseBase, turn: Turn) -> None:
-    """The headers that say who answered."""
-    response["X-Clawweb-Adapter"] = turn.adapter_name or "base"
+def _describe(response: HttpResponseBase, answer: Answer) -> None:
+    """The headers that say who answered; a stream that still waits for it does not know."""
+    turn = answer.turns[0]
+    if answer.is_known_who:
+        response["X-Clawweb-Adapter"] = turn.adapter_name or "base"
     response["X-Clawweb-Session"] = turn.session.public_id
     response["X-Clawweb-Turn"] = turn.public_id
     if turn.fallback:

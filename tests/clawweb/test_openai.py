@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from django.test import AsyncClient
+from django.utils import timezone
 
+from clawweb.api import completions
 from clawweb.api.chat_request import ChatRequest, Unacceptable
 from clawweb.models import ChatSession, Turn
 from clawweb.orm import in_db
@@ -67,6 +69,39 @@ async def test_streaming_gives_chunks_usage_and_done(alice, engine, valkey_serve
     assert chunks[-1]["usage"]["completion_tokens"] > 0
     assert [c["choices"][0]["finish_reason"] for c in chunks if c["choices"]][-1] == "stop"
     assert answer["X-Clawweb-Adapter"] == "base"
+
+
+async def test_a_stream_is_never_silent(alice, engine, valkey_server, monkeypatch):
+    """A proxy would cut it: comments come while it stands in line, and while the engine is slow.
+    Who answers is not known in line, so no header says it."""
+    monkeypatch.setattr(completions, "PACE_SECONDS", 0.1)
+    engine._seconds_per_word = 0.4
+    answer = await ask(alice, stream=True)
+    assert "X-Clawweb-Adapter" not in answer
+    assert answer["X-Clawweb-Turn"] == (await in_db(Turn.objects.get)).public_id
+    parts = aiter(answer.streaming_content)
+    assert [await anext(parts) for _ in range(3)] == [b": waiting\n\n"] * 3
+    async with generating():
+        rest = [part async for part in parts]
+    words = [index for index, part in enumerate(rest) if b"hello" in part or b"there" in part]
+    assert len(words) == 2
+    assert b": waiting\n\n" in rest[words[0] : words[1]]
+    assert rest[-1] == b"data: [DONE]\n\n"
+
+
+async def test_a_reply_that_nobody_begins_ends_its_stream_with_an_error(
+    alice, engine, valkey_server, monkeypatch
+):
+    monkeypatch.setattr(completions, "PACE_SECONDS", 0.1)
+    answer = await ask(alice, stream=True)
+    parts = aiter(answer.streaming_content)
+    await anext(parts)
+    await in_db(
+        Turn.objects.update, state="failed", error="Nobody came.", finished_at=timezone.now()
+    )
+    rest = b"".join([part async for part in parts])
+    assert b'{"error": {"message": "Nobody came."' in rest
+    assert rest.endswith(b"data: [DONE]\n\n")
 
 
 async def test_sent_again_with_more_it_is_the_same_session(alice, engine, valkey_server):

@@ -173,6 +173,23 @@ def test_another_nonce_is_refused(
     assert not User.objects.exists()
 
 
+@pytest.mark.parametrize(
+    "who",
+    [
+        "signed-by-a-stranger",
+        "changed-afterwards",
+        "not-signed",
+        "signed-by-the-public-key",
+        "signed-by-nobodys-key",
+    ],
+)
+def test_a_forged_token_is_refused(client: Client, provider: Any, who: str) -> None:
+    """All else in it is right, and the person is who signed in: its signature alone is wrong."""
+    assert sign_in(client, who)["Location"] == "/signin/"
+    assert "did not work" in words(client)
+    assert not User.objects.exists()
+
+
 def test_a_callback_works_once(client: Client, provider: Any) -> None:
     back = at_provider(client.get("/signin/sso/")["Location"], "ada")
     path = back.removeprefix("http://testserver")
