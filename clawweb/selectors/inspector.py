@@ -284,3 +284,15 @@ def rests_before(turns: Iterable[Turn], *, least: timedelta) -> dict[int, dateti
             rests[turn.pk] = ended
         before = turn
     return rests
+
+
+def instead_of(session: ChatSession) -> dict[int, tuple[int, str]]:
+    """Of each turn that was asked where an earlier one stands (a reply asked for again, an edited
+    message, a further choice): the number and id of the first one there, by the turn's row."""
+    rows = session.turns.order_by("pk").values_list("pk", "public_id", "parent_id", "turn_type")
+    first: dict[int | None, tuple[int, str]] = {}
+    found = {}
+    for number, (pk, public_id, parent, turn_type) in enumerate(rows, 1):
+        if turn_type == "main" and first.setdefault(parent, (number, public_id))[1] != public_id:
+            found[pk] = first[parent]
+    return found

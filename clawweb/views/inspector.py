@@ -45,6 +45,7 @@ from clawweb.selectors.chat import (
 from clawweb.selectors.comparisons import comparisons_of, usable_versions
 from clawweb.selectors.inspector import (
     Filters,
+    instead_of,
     notes_in,
     rests_before,
     session_facts,
@@ -122,7 +123,7 @@ def session(request: HttpRequest, session_id: str) -> HttpResponse:
     if named is not None and not number:
         number = (turns.filter(pk__lte=named.pk).count() - 1) // PER_PAGE + 1
     page = Paginator(turns, PER_PAGE).get_page(number)
-    judgements, blind = judgements_of(page), blind_turns(row)
+    judgements, blind, instead = judgements_of(page), blind_turns(row), instead_of(row)
     rests = rests_before(page, least=REST)
     replays: dict[int, list[Comparison]] = {}
     for replay in comparisons_of(request.user).filter(first__in=page, kind=Comparison.RECHECK):
@@ -130,6 +131,7 @@ def session(request: HttpRequest, session_id: str) -> HttpResponse:
     facts = [
         turn_facts(turn, judgements.get(turn.pk), blind=turn.pk in blind)
         | {"number": number, "rest": rests.get(turn.pk), "replays": replays.get(turn.pk)}
+        | {"instead": instead.get(turn.pk)}
         for number, turn in enumerate(page, page.start_index())
     ]
     context = {
@@ -172,6 +174,7 @@ def turn_part(request: HttpRequest, turn_id: str) -> HttpResponse:
     if request.GET.get("prompt") and not is_blind:
         facts["prompt"], facts["prompt_by_number"] = prompt_tokens(turn) or (None, False)
     facts["number"] = turn.session.turns.filter(pk__lte=turn.pk).count()
+    facts["instead"] = instead_of(turn.session).get(turn.pk)
     return render(request, "inspector/_turn.html", {"turn": facts})
 
 

@@ -281,3 +281,28 @@ def test_a_session_is_downloaded_as_lines_or_as_one_object(
     theirs = make_turn(bob).session.public_id
     assert as_alice.get(f"/sessions/{theirs}/download.json").status_code == 404
     assert as_alice.get(f"/parts/sessions/{theirs}/map/").status_code == 404
+
+
+def test_what_was_asked_where_an_earlier_turn_stands_leads_to_it(
+    as_alice: Client, alice: User
+) -> None:
+    opening = make_turn(alice, "Tell me of bees.")
+    session = opening.session
+    make_turn(alice, "A title, please.", session=session, turn_type="side")
+    more = make_turn(alice, "More.", session=session, parent=opening)
+    again = make_turn(alice, "More.", session=session, parent=opening)
+    edited = make_turn(alice, "Less.", session=session, parent=opening)
+    after = make_turn(alice, "Thanks.", session=session, parent=edited)
+    other = make_turn(alice, "Tell me of ants.", session=session)
+
+    assert inspector.instead_of(session) == {
+        again.pk: (3, more.public_id),
+        edited.pk: (3, more.public_id),
+        other.pk: (1, opening.public_id),
+    }
+    page = as_alice.get(f"/sessions/{session.public_id}/").content.decode()
+    part = as_alice.get(f"/parts/turns/{edited.public_id}/").content.decode()
+    chip = f'<a class="chip" href="#{more.public_id}">instead of turn 3</a>'
+    assert page.count(chip) == 2
+    assert chip in part
+    assert "instead of" not in as_alice.get(f"/parts/turns/{after.public_id}/").content.decode()
