@@ -27,12 +27,20 @@ check: install  ## Lint, types, import contracts, missing migrations
 	$(BIN)/lint-imports
 	$(BIN)/python manage.py makemigrations --check --dry-run
 
+# As many units at once as there are cores; then what needs the one running system. What fails in one hides nothing of the next.
+# --dist load keeps the order that the tests come in: those that empty the database come last.
+UNITS = $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist load -m "not stack and not browser"
+SYSTEM = $(BIN)/python -m pytest -m "stack or browser"
+SERVICES = PYTHONPATH=. $(BIN)/python tests/services.py -m "db or queue" tests/clawweb
 .PHONY: test
 test: install  ## Everything that must hold: checks, units, the real servers, the browser
 	@$(BIN)/python tests/prepare.py
 	@$(MAKE) --no-print-directory check
+ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
-	$(if $(TESTS),,PYTHONPATH=. $(BIN)/python tests/services.py -m "db or queue" tests/clawweb)
+else
+	@failed=; $(UNITS) || failed=1; $(SYSTEM) || failed=1; $(SERVICES) || failed=1; test -z "$$failed"
+endif
 
 .PHONY: test-services
 test-services: install  ## The units on PostgreSQL and Redis, from the system's packages
