@@ -31,6 +31,7 @@ class Config(BaseSettings):
     database_url: str = ""  # postgres://… ; empty = SQLite under var
     redis_url: str = ""  # redis://… or unix://… ; empty = the embedded Valkey's socket under var
     secret_key: str = ""  # empty = var/secret_key, made on first use
+    old_secret_key: str = ""  # the one before it, while what it signed and sealed is taken over
 
     # Web
     host: str = "127.0.0.1"  # the address that the web server listens on

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
+from clawweb import logs
 from clawweb.config import config
 from clawweb.engine import get_judge
 from clawweb.models import User
@@ -11,6 +13,8 @@ from clawweb.selectors.judging import judged
 from clawweb.services import judgements
 from clawweb.worker import doing
 from rollouts.judge import Ballot, Judged, ask, verdict
+
+log = logging.getLogger(__name__)
 
 
 def judge_reply(judgement_id: int) -> User | None:
@@ -20,8 +24,11 @@ def judge_reply(judgement_id: int) -> User | None:
         return None  # another worker has it, it is over, or nobody judges here any more
     doing("reading what followed a reply")
     try:
-        ballots = _ballots(judged(judgement))
-        return judgements.record(judgement, verdict(ballots), ballots)
+        with logs.about(judgement=judgement.pk, **logs.of_turn(judgement.turn)):
+            ballots = _ballots(judged(judgement))
+            counts = judgements.record(judgement, verdict(ballots), ballots)
+            log.info("judged in %s votes", len(ballots))
+            return counts
     finally:
         doing("idle")
 

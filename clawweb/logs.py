@@ -22,9 +22,15 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from clawweb.config import config
 
 # What a call may add by `extra`. Django's own lines carry whole requests there: those stay out.
-FIELDS = ("user", "session", "turn", "job", "version", "transfer", "tokens", "milliseconds")
+FIELDS = ("user", "session", "turn", "judgement", "job", "version", "transfer", "tokens")
+FIELDS += ("milliseconds",)
 # Both can stand in an address or a header that a library logs when a request goes wrong.
 _SECRET = re.compile(r"(/signin/|claw-)[A-Za-z0-9_-]{20,}")
+# PostgreSQL shows the row that it refuses, and a row may hold somebody's words.
+_ROW = re.compile(r"DETAIL:.*?(?=\n\n(?:The above|During handling)|\Z)", re.DOTALL)
+# What Celery says a task was given, as the names that others use. Tasks are given ids alone.
+_GIVEN = {"job": re.compile(r"job-[0-9a-f-]{36}"), "transfer": re.compile(r"file-[0-9a-f-]{36}")}
+_JUDGEMENT = re.compile(r"\d+")
 
 
 def about(**ids: Any) -> AbstractContextManager[None]:
@@ -44,6 +50,7 @@ def make_formatter() -> logging.Formatter:
     before: list[Processor] = [
         merge_contextvars,
         ExtraAdder(allow=FIELDS),
+        _of_task,
         add_log_level,
         add_logger_name,
         TimeStamper(fmt="iso", utc=True, key="at"),
@@ -57,13 +64,30 @@ def make_formatter() -> logging.Formatter:
     return ProcessorFormatter(foreign_pre_chain=before, processors=after)
 
 
+def _of_task(_: WrappedLogger, __: str, entry: EventDict) -> EventDict:
+    """Celery's own lines about a task (received, succeeded, broken) name the rows that it is about;
+    else only the id of the message would tell, which nothing else knows."""
+    told = getattr(entry["_record"], "data", None)
+    if isinstance(told, dict) and str(told.get("name")).startswith("clawweb.tasks."):
+        given = str(told.get("args"))
+        wanted = {"judgement": _JUDGEMENT} if told["name"].endswith(".judge") else _GIVEN
+        for name, shape in wanted.items():
+            if found := shape.search(given):
+                entry[name] = found[0]
+    return entry
+
+
 def _clean(_: WrappedLogger, __: str, entry: EventDict) -> EventDict:
     """Without secrets, and without names that have no value. Rows stand by their names."""
     return {
-        name: value if isinstance(value, int | float) else _SECRET.sub(r"\1…", str(value))
+        name: value if isinstance(value, int | float) else _cut(str(value))
         for name, value in entry.items()
         if value is not None
     }
+
+
+def _cut(text: str) -> str:
+    return _ROW.sub("DETAIL: …", _SECRET.sub(r"\1…", text))
 
 
 def _plain(_: WrappedLogger, __: str, entry: EventDict) -> str:

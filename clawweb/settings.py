@@ -15,6 +15,7 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 VAR = _config.var
 
 SECRET_KEY = _config.secret("secret_key", _config.secret_key)
+SECRET_KEY_FALLBACKS = [_config.old_secret_key] if _config.old_secret_key else []
 DEBUG = _config.debug
 ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]", _config.host] + [
     host.strip() for host in _config.allowed_hosts.split(",") if host.strip()

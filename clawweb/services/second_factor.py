@@ -14,12 +14,14 @@ from allauth.mfa.totp.internal.auth import (
     hotp_value,
     yield_hotp_counters_from_time,
 )
-from cryptography.fernet import Fernet, InvalidToken
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from django.conf import settings
 from django.db import transaction
 
 from clawweb.models import User
 from clawweb.services import audit
+
+SEALED = ("secret", "seed")  # of an app, and of recovery codes
 
 
 class Unreadable(Exception):
@@ -31,16 +33,42 @@ def seal(text: str) -> str:
 
 
 def unseal(sealed: str) -> str:
-    """What `seal` was given; Unreadable, and never something else, under another key."""
+    """What `seal` was given, also under the key before this one (CLAWWEB_OLD_SECRET_KEY);
+    Unreadable, and never something else, under another."""
     try:
         return _box().decrypt(sealed.encode()).decode()
     except InvalidToken as exc:
         raise Unreadable from exc
 
 
-def _box() -> Fernet:
-    key = hashlib.sha256(b"second factor:" + settings.SECRET_KEY.encode()).digest()
-    return Fernet(base64.urlsafe_b64encode(key))
+def _box() -> MultiFernet:
+    return MultiFernet(
+        [_one_box(key) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)]
+    )
+
+
+def _one_box(key: str) -> Fernet:
+    hashed = hashlib.sha256(b"second factor:" + key.encode()).digest()
+    return Fernet(base64.urlsafe_b64encode(hashed))
+
+
+def seal_anew() -> int:
+    """All that the old key sealed, under the one in use: the old one is needed no more. How many
+    rows stay that neither key opens."""
+    shut = 0
+    for pk in Authenticator.objects.values_list("pk", flat=True):
+        with transaction.atomic():
+            row = Authenticator.objects.select_for_update().get(pk=pk)
+            try:
+                sealed = {name: row.data[name] for name in SEALED if name in row.data}
+                for name, text in sealed.items():
+                    row.data[name] = _box().rotate(text.encode()).decode()
+            except InvalidToken:
+                shut += 1
+                continue
+            if settings.SECRET_KEY_FALLBACKS:
+                row.save(update_fields=["data"])
+    return shut
 
 
 @transaction.atomic

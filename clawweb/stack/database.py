@@ -15,7 +15,7 @@ from django.db.utils import OperationalError
 
 from clawweb import disk
 from clawweb.config import Config
-from clawweb.services import erasure
+from clawweb.services import erasure, second_factor
 from clawweb.stack.terminal import StackError, say, step
 from clawweb.static_files import HashedStorage
 
@@ -37,6 +37,10 @@ def prepare_database(config: Config) -> None:
         with step(f"database: {len(missing)} migrations"):
             call_command("migrate", interactive=False, verbosity=0)
     erasure.replay()  # what was erased after a backup stays so once that is put back
+    if shut := second_factor.seal_anew():
+        say(
+            f"warning: {shut} second factors are sealed with another secret key; docs/operations.md"
+        )
     connection.close()
 
 

@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from celery.app.trace import LOG_RECEIVED
+from django.db import IntegrityError, transaction
 from django.test import Client
 
 from clawweb import deployment, logs
-from clawweb.models import Turn, User
+from clawweb.models import TrainingJob, Turn, User
 from clawweb.orm import in_db
 from clawweb.services import accounts, chat, sessions
+from clawweb.tasks import judge, let_go, run_training_job, run_transfer
 from rollouts.types import Message
 from tests.clawweb.test_versions import hand_over, registered
 from tests.factories import make_turn
@@ -145,6 +148,47 @@ def test_health_checks_fill_no_log(client: Client, db: None, engine: Any, writte
     client.get("/livez")
     client.get("/readyz")
     assert not [line for line in written() if "clawweb.middleware" in line]
+
+
+@pytest.mark.usefixtures("valkey_server", "engine")
+def test_celerys_lines_of_a_task_name_what_it_is_about(alice: User, written: Lines) -> None:
+    """Received, done and broken; nothing else of what it was given is on the line."""
+    job = TrainingJob.objects.create(user=alice).public_id
+    given = {"id": "m", "name": run_training_job.name, "args": f"('{job}', '{WISH}')"}
+    logging.getLogger("celery.worker.strategy").info(LOG_RECEIVED, given, extra={"data": given})
+    let_go.apply()
+    run_transfer.apply(args=("file-01a20162-6bac-7300-b625-413a6dfc7216",))
+    judge.apply(args=("17",))
+    received, gone, moved, judged = [line for line in written() if " celery." in line]
+    assert received.endswith(f"{run_training_job.name}[m] received job={job}")
+    assert gone.endswith("s: None")
+    assert moved.endswith(" transfer=file-01a20162-6bac-7300-b625-413a6dfc7216")
+    assert judged.endswith(" judgement=17")
+
+
+def test_a_task_that_breaks_is_named_without_what_it_was_given(
+    written: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clawweb.transfer_run.run", lambda _: 1 / 0)
+    run_transfer.apply(args=("file-01a20162-6bac-7300-b625-413a6dfc7216",))
+    first, *trace = [line for line in written() if line]
+    assert "raised unexpected: ZeroDivisionError" in first
+    assert first.endswith(" transfer=file-01a20162-6bac-7300-b625-413a6dfc7216")
+    assert trace[-1] == "ZeroDivisionError: division by zero"
+
+
+@pytest.mark.db
+@pytest.mark.django_db
+def test_a_row_that_the_database_refuses_is_not_shown(alice: User, written: Lines) -> None:
+    turn = make_turn(alice, WISH)
+    try:
+        with transaction.atomic():
+            Turn.objects.filter(pk=turn.pk).update(created_at=None)
+    except IntegrityError:
+        logging.getLogger("clawweb.x").exception("it broke")
+    assert any("it broke" in line for line in written())
+    assert "IntegrityError" in "".join(written())
+    assert WISH not in "\n".join(written())
 
 
 def test_what_django_adds_to_its_lines_stays_out(written: Lines) -> None:

@@ -15,8 +15,10 @@ from allauth.mfa.totp.internal.auth import (
 )
 from django.test import Client
 
+from clawweb.config import config
 from clawweb.models import AuditEvent, User
 from clawweb.services import accounts, second_factor
+from clawweb.stack.database import prepare_database
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
 PASSWORD = "correct horse battery"
@@ -224,3 +226,41 @@ def test_secrets_are_sealed_and_another_key_opens_nothing(
     page = browser.post("/signin/code/", {"code": code_of(secret)}).content.decode()
     assert "cannot be read any more" in page
     assert not is_in(browser)
+
+
+def test_a_secret_key_is_changed_without_anybody_noticing(
+    client: Client, alice: User, bob: User, settings: Any
+) -> None:
+    client.force_login(alice)
+    secret, codes = set_up(client)
+    old = settings.SECRET_KEY
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "a new one", [old]
+    assert is_in(client)
+    assert second_factor.seal_anew() == 0
+
+    settings.SECRET_KEY_FALLBACKS = []  # the old one is gone: its seals are, too
+    browser, _ = by_link(alice)
+    browser.post("/signin/code/", {"code": code_of(secret, 1)})
+    assert is_in(browser)
+    browser, _ = by_link(alice)
+    browser.post("/signin/code/", {"code": codes[0]})
+    assert is_in(browser)
+
+
+@pytest.mark.django_db(transaction=True, serialized_rollback=True)
+def test_a_start_says_what_another_key_sealed_and_leaves_it(
+    client: Client, alice: User, settings: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clawweb.stack.database.back_up", lambda *_, **__: None)
+    client.force_login(alice)
+    secret, _ = set_up(client)
+    old = settings.SECRET_KEY
+    settings.SECRET_KEY = "a new one"
+    prepare_database(config())
+    assert "2 second factors are sealed with another secret key" in capsys.readouterr().out
+    settings.SECRET_KEY = old
+    prepare_database(config())
+    assert "second factors" not in capsys.readouterr().out
+    browser, _ = by_link(alice)
+    browser.post("/signin/code/", {"code": code_of(secret, 1)})
+    assert is_in(browser)
