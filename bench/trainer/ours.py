@@ -63,6 +63,7 @@ def config_of(todo: Task) -> TrainConfig:
         beta2=numbers["beta2"],
         grad_clip=numbers["grad_clip"],
         kto_beta=numbers["kto_beta"],
+        batch_size=len(todo.rows),
         max_steps=1,  # no re-answers
         reward_step=1.0,  # the whole learning rate, as theirs
         kl_full_share=0.0,
