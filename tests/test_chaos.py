@@ -119,17 +119,26 @@ def test_what_callers_were_told_is_there_once(alice):
     turn = make_turn(alice, reply="tea")
     for value in (-1, 1):
         feedback.rate_turn(turn=turn, author=alice, changes={"value": value})
-    name = turn.public_id
+    name, question = turn.public_id, turn.input_messages[-1]["content"]
 
-    def kept(text: str, values: list[int], tries: int) -> list[str]:
+    def kept(reply: str, values: list[int], tries: int, sent: str = question) -> list[str]:
         return told_and_kept(
-            query, replies={name: text}, ratings={name: values}, tries=Counter({name: tries})
+            query,
+            asked={"alice": 1, "bob": 0},
+            replies={name: (sent, reply)},
+            ratings={name: values},
+            tries=Counter({name: tries}),
         )
 
     assert kept("tea", [-1, 1], 2) == []
     assert kept("tea", [1], 2) == []  # the first one came through and was not acknowledged
     assert "another text" in kept("coffee", [-1, 1], 2)[0]
+    assert "another message" in kept("tea", [-1, 1], 2, sent="What?")[0]
     assert "was rated [1, -1]" in kept("tea", [1, -1], 2)[0]
     assert "1 times at most" in kept("tea", [1], 1)[0]
-    lost = told_and_kept(query, replies={"turn-0": "x"}, ratings={"turn-0": [1]}, tries=Counter())
+    make_turn(alice)
+    assert kept("tea", [-1, 1], 2) == ["alice asked 1 times at most and has 2 turns"]
+    lost = told_and_kept(
+        query, asked={}, replies={"turn-0": ("x", "y")}, ratings={"turn-0": [1]}, tries=Counter()
+    )
     assert len(lost) == 2

@@ -4,53 +4,70 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from bench.chaos import faults, run
-from bench.chaos.faults import LIGHT, Broken, Target
+import httpx
+import pytest
 
-NOWHERE: Any = SimpleNamespace()
+from bench.chaos import faults, run
+from bench.chaos.faults import Broken
+from bench.chaos.people import Chatter, Told
+
+NOWHERE: Any = SimpleNamespace(stack=SimpleNamespace(), disk=None)
 
 
 def names(seed: int, count: int = 200) -> list[str]:
-    chance, target = random.Random(seed), Target(stack=NOWHERE, disk=NOWHERE)
-    return [faults.drawn(target, chance, vllm_left=1)[0] for _ in range(count)]
+    return faults.drawn(random.Random(seed), count)
 
 
 def test_a_seed_gives_the_same_faults_again_and_all_kinds_come() -> None:
     assert names(3) == names(3) != names(4)
-    held = {f"{part} held still" for part in faults.LEASED}
-    others = {"vllm", "database locked", "delivered twice", "disk filled"}
-    assert set(names(3)) == {*LIGHT, *held, *others}
+    assert set(names(3)) == set(faults.ALL) == set(faults.acts(NOWHERE))
 
 
-def test_the_model_server_is_rationed_and_killed_once_at_least(monkeypatch: Any) -> None:
-    monkeypatch.setattr(run.time, "sleep", lambda _: None)
-    monkeypatch.setattr(
-        run, "drawn", lambda *args, **left: (drawn_name(*args, **left), lambda: 1.0)
-    )
-    args = SimpleNamespace(pause=(0, 0))
-    for seed in range(5):
-        done, broken = run.break_things(NOWHERE, random.Random(seed), 20, args)  # type: ignore[arg-type]
-        assert [name for name, _ in done].count("vllm") == 1
-        assert (len(done), broken) == (20, [])
+def test_the_model_server_is_rationed_and_killed_once_at_least() -> None:
+    for seed in range(20):
+        assert names(seed, 20).count("vllm") == names(seed, 6).count("vllm") == 1
+        assert 1 <= names(seed).count("vllm") <= 15
 
 
-def drawn_name(_: Any, chance: random.Random, *, vllm_left: int) -> str:
-    return chance.choice(["web", "vllm"] if vllm_left else ["web"])
+def broken_by(act: Callable[[], float], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(run, "acts", lambda _: {"web": act, "beat": lambda: 1.0})
+    done, broken = run.break_things(NOWHERE, ["web", "beat"], random.Random(1), (0, 0))
+    assert done[1:] == [("beat", 1.0)] or not done
+    return broken
 
 
-def test_what_is_seen_to_break_while_a_fault_lasts_is_told(monkeypatch: Any) -> None:
-    def act() -> float:
+def test_what_breaks_while_a_fault_lasts_or_takes_too_long_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def begun() -> float:
         raise Broken("a job began")
 
-    monkeypatch.setattr(run.time, "sleep", lambda _: None)
-    monkeypatch.setattr(run, "drawn", lambda *_, **__: ("vllm", act))
-    args = SimpleNamespace(pause=(0, 0))
-    _, broken = run.break_things(NOWHERE, random.Random(1), 1, args)  # type: ignore[arg-type]
-    assert broken == ["a job began"]
+    def gone() -> float:
+        pytest.fail("not ready after 240 s")
+
+    assert broken_by(lambda: 59.0, monkeypatch) == []
+    assert broken_by(lambda: 61.0, monkeypatch) == ["web: back after 61 s"]
+    assert broken_by(begun, monkeypatch) == ["a job began"]
+    assert broken_by(gone, monkeypatch) == ["web: not ready after 240 s"]
+
+
+def test_a_refusal_without_a_sentence_is_remembered() -> None:
+    request = httpx.Request("POST", "http://web/api/turns/turn-1/feedback")
+    told: Any = SimpleNamespace(told=Told())
+    for status, body in (
+        (503, b'{"error": {"message": "The model server does not answer."}}'),
+        (409, b'{"detail": "no counted rating"}'),
+        (502, b"<h1>Bad gateway</h1>"),
+        (500, b'{"detail": "request 7 failed"}'),
+    ):
+        Chatter._refused(told, httpx.Response(status, content=body, request=request))
+    assert told.told.failed == 4
+    assert [words.split(": ")[1][:3] for words in told.told.unexplained] == ["502", "500"]
 
 
 def test_slices_that_ended_are_not_run_again(tmp_path: Path) -> None:

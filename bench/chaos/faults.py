@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import httpx
 
@@ -22,13 +23,17 @@ from tests.loop.person import query
 from tests.realstack import Stack
 from tests.small_disk import SmallDisk
 
-LIGHT = ("web", "generator", "worker-light", "worker-gpu", "beat", "valkey")
+LIGHT = ("web", "generator", "worker-light", "worker-gpu", "worker-judge", "beat", "valkey")
 LEASED = ("generator", "worker-gpu")  # work under a lease, in one process each
 LIGHT_SECONDS, VLLM_SECONDS = 60.0, 180.0  # by when a killed part answers again
 LOCKED_SECONDS = 6.0
 HELD_SECONDS = 20.0  # longer than the leases of replies (15 s) and, in this stack, of jobs (12 s)
 FULL_SECONDS = 15.0
-Fault = tuple[str, Callable[[], float]]
+KILLS_SHARE = 2 / 3
+VLLM_SHARE = 0.075  # 15 of 200: it takes a minute or two to come back
+OTHERS = (*(f"{part} held still" for part in LEASED), "database locked", "delivered twice")
+DISK = "disk filled"
+ALL = (*LIGHT, "vllm", *OTHERS, DISK)
 
 TWICE = """
 import django; django.setup()
@@ -93,7 +98,7 @@ def filled(target: Target) -> float:
     """The disk to half of its reserve, for a while. Seconds until the system says so; meanwhile no
     job may begin."""
     if target.disk is None:
-        return 0.0
+        return 0.0  # nobody may mount one here
     stack, started = target.stack, time.monotonic()
     target.disk.fill(but=stack.config.disk_free_mib * MIB // 2)
     try:
@@ -124,18 +129,27 @@ def jobs_begun(stack: Stack) -> int:
     return len(query(stack, "SELECT 1 FROM clawweb_event WHERE kind = 'started'"))
 
 
-def drawn(target: Target, chance: random.Random, *, vllm_left: int) -> Fault:
-    """The next fault. Parts are likelier than the rest; vLLM takes long, so it is rationed."""
+def acts(target: Target) -> dict[str, Callable[[], float]]:
+    """Every fault by its name; each gives the seconds until the system had recovered."""
     stack = target.stack
-    part = chance.choice([*LIGHT, *(["vllm"] if vllm_left else [])])
-    leased = chance.choice(LEASED)
-    return chance.choices(
-        [
-            (part, lambda: killed(stack, part)),
-            (f"{leased} held still", lambda: held_still(stack, leased)),
-            ("database locked", lambda: locked(stack)),
-            ("delivered twice", lambda: delivered_twice(stack)),
-            ("disk filled" if target.disk else "disk not filled", lambda: filled(target)),
-        ],
-        weights=[8, 1, 1, 1, 1],
-    )[0]
+    return {
+        **{part: partial(killed, stack, part) for part in (*LIGHT, "vllm")},
+        **{f"{part} held still": partial(held_still, stack, part) for part in LEASED},
+        "database locked": partial(locked, stack),
+        "delivered twice": partial(delivered_twice, stack),
+        DISK: partial(filled, target),
+    }
+
+
+def drawn(chance: random.Random, count: int) -> list[str]:
+    """Names of faults. Kills are likelier than the rest. vLLM takes long, so it is rationed; it
+    dies once at least, after all others if chance spared it."""
+    names: list[str] = []
+    left = max(1, int(count * VLLM_SHARE))
+    for number in range(count):
+        last = number == count - 1 and "vllm" not in names
+        part = "vllm" if last else chance.choice([*LIGHT, *(["vllm"] if left else [])])
+        is_kill = last or chance.random() < KILLS_SHARE
+        names.append(part if is_kill else chance.choice((*OTHERS, DISK)))
+        left -= names[-1] == "vllm"
+    return names

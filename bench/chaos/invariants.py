@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -124,12 +125,18 @@ def nobody_answers_with_anothers(query: Query) -> list[str]:
 
 
 def told_and_kept(
-    query: Query, *, replies: dict[str, str], ratings: dict[str, list[int]], tries: Counter[str]
+    query: Query,
+    *,
+    asked: dict[str, int],
+    replies: dict[str, tuple[str, str]],
+    ratings: dict[str, list[int]],
+    tries: Counter[str],
 ) -> list[str]:
     """What callers were told is there, once.
 
-    `replies`: text by turn, of each answered request. `ratings`: values by turn, acknowledged, in
-    order. `tries`: attempts to rate, by turn.
+    `asked`: requests by user, answered or not. `replies`: message and reply by turn, of each
+    answered request. `ratings`: values by turn, acknowledged, in order. `tries`: attempts to rate,
+    by turn.
     """
     turns = {row["public_id"]: row for row in query("SELECT * FROM clawweb_turn")}
     said: dict[str, list[int | None]] = {}
@@ -138,11 +145,21 @@ def told_and_kept(
         "JOIN clawweb_turn t ON t.id = f.turn_id ORDER BY f.id"
     ):
         said.setdefault(row["public_id"], []).append(row["value"])
-    found = []
-    for name, text in replies.items():
+    found = [
+        f"{row['username']} asked {asked[row['username']]} times at most and has {row['n']} turns"
+        for row in query(
+            "SELECT u.username, COUNT(*) AS n FROM clawweb_turn t "
+            "JOIN clawweb_chatsession s ON s.id = t.session_id "
+            "JOIN clawweb_user u ON u.id = s.user_id GROUP BY u.username"
+        )
+        if row["n"] > asked.get(row["username"], row["n"])
+    ]
+    for name, (message, reply) in replies.items():
         if name not in turns:
             found.append(f"{name} was answered and is not there")
-        elif turns[name]["reply"] != text:
+        elif json.loads(turns[name]["input_messages"])[-1]["content"] != message:
+            found.append(f"{name} holds another message than its caller sent")
+        elif turns[name]["reply"] != reply:
             found.append(f"{name} holds another text than its caller got")
     for name, values in ratings.items():
         rows = said.get(name, [])

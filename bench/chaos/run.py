@@ -2,14 +2,16 @@
 
     make chaos                                       # 20 kills
     make chaos ARGS="--kills 6 --seed 3"             # the faults of seed 3 again
+    make chaos ARGS="--fault vllm --fault 'disk filled'"    # these, in this order
     make chaos ARGS="--kills 200 --resume"           # a new system after each twenty; those that
                                                      # are in --out already are not run again
 
-Users ask and rate without pause and remember what they were told. A fault is kill -9 of a part, a
-part held still until its leases have run out, a lock on the database for six seconds, tasks
-delivered twice, or a disk filled to half of its reserve (where root may mount one: the data folder
-is then a tmpfs). After the last one everything is given time to come to rest, and the promises of
-invariants.py are checked. The seed decides which faults come in which order; when they hit what is
+Users ask, go on and rate without pause, a judge reads how they go on, and they remember what they
+were told. A fault is kill -9 of a part, a part held still until its leases have run out, a lock on
+the database for six seconds, tasks delivered twice, or a disk filled to half of its reserve (where
+root may mount one: the data folder is then a tmpfs). After the last one everything is given time to
+come to rest, and the promises of invariants.py are checked; and that whatever was refused was
+refused with a sentence. The seed decides which faults come in which order; when they hit what is
 the machine's doing. A slice with a broken promise leaves the end of its logs beside --out, and its
 line there says how to run it again. Exit status 1 = a broken promise, or a part that took longer
 than its time.
@@ -23,25 +25,31 @@ import random
 import shutil
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bench.chaos.faults import LIGHT_SECONDS, VLLM_SECONDS, Broken, Target, drawn
+import pytest
+
+from bench.chaos.faults import ALL, LIGHT_SECONDS, VLLM_SECONDS, Broken, Target, acts, drawn
 from bench.chaos.invariants import Row, at_rest, told_and_kept, violations
-from bench.chaos.people import Chatter
+from bench.chaos.people import Chatter, people
+from tests.judge_server import judge_server, saying
 from tests.loop.person import query
 from tests.realstack import QUICK, Stack, new_stack
 from tests.small_disk import mounted
 
 HERE = Path(__file__).resolve().parent
 REST_SECONDS = 420.0
-VLLM_SHARE = 0.075  # 15 of 200: it takes a minute or two to come back
+JUDGEMENT = "They want less.\nHINT: Answer in one sentence.\nVERDICT: -1"
 DISK_MIB, RESERVE_MIB = 1024, 64
 
 
 def main() -> int:
     args = arguments()
+    if args.faults:
+        args.kills = args.slice = len(args.faults)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     there = already_run(args.out) if args.resume else {}
     broken: list[str] = []
@@ -67,66 +75,76 @@ def already_run(out: Path) -> dict[tuple[int, int, int], dict[str, Any]]:
 def one_slice(seed: int, kills: int, args: argparse.Namespace) -> dict[str, Any]:
     """One system from its start to its end."""
     chance = random.Random(seed)
-    stack = new_stack(**QUICK, settle_seconds="1", disk_free_mib=str(RESERVE_MIB))
+    names = args.faults or drawn(chance, kills)
     with ExitStack() as ends:
+        judge = ends.enter_context(judge_server(saying(JUDGEMENT)))
+        own = {"settle_seconds": "1", "disk_free_mib": str(RESERVE_MIB)}
+        stack = new_stack(**QUICK, **own, judge_url=judge.url, judge_model="test")
         ends.callback(shutil.rmtree, stack.var, ignore_errors=True)
         disk = ends.enter_context(mounted(stack.var, mib=DISK_MIB))
         ends.callback(stack.stop)
         stack.start()
-        users = [Chatter(stack, f"user-{n}", seed * 100 + n) for n in range(args.users)]
+        target = Target(stack=stack, disk=disk)
+        with people(stack, args.users, seed) as users:
+            faults, broken = break_things(target, names, chance, args.pause)
         for user in users:
-            user.start()
-        faults, broken = break_things(Target(stack=stack, disk=disk), chance, kills, args)
-        for user in users:
-            user.enough.set()
-        for user in users:
-            user.join(120)
-        broken += [f"{name}: back after {s:.0f} s" for name, s in faults if too_long(name, s)]
+            user.give_up("queued")
         broken += come_to_rest(stack) + promises(stack, users)
-        jobs = Counter(
-            row["state"] for row in query(stack, "SELECT state FROM clawweb_trainingjob")
-        )
         if broken:
             args.out.with_name(f"seed-{seed}.log").write_text(stack.all_logs(), encoding="utf-8")
-    summary = {
-        "seed": seed,
-        "kills": kills,
-        "users": args.users,
-        "again": f'make chaos ARGS="--kills {kills} --seed {seed} --users {args.users}"',
-        "faults": [(name, round(seconds, 1)) for name, seconds in faults],
-        "asked": sum(user.told.asked for user in users),
-        "answered": sum(len(user.told.replies) for user in users),
-        "rated": sum(len(values) for user in users for values in user.told.ratings.values()),
-        "failed_requests": sum(user.told.failed for user in users),
-        "jobs": dict(jobs),
-        "broken": broken,
-    }
+        summary = {
+            "seed": seed,
+            "kills": kills,
+            "users": args.users,
+            "again": again(seed, kills, args),
+            "faults": [(name, round(seconds, 1)) for name, seconds in faults],
+            **what_was_done(stack, users),
+            "broken": broken,
+        }
     print(json.dumps(summary, indent=1))
     return summary
 
 
+def again(seed: int, kills: int, args: argparse.Namespace) -> str:
+    """The command that runs the same faults again."""
+    words = f"--kills {kills} --seed {seed} --users {args.users}"
+    words += " --pause {} {}".format(*args.pause)
+    words += "".join(f" --fault '{name}'" for name in args.faults)
+    return f'make chaos ARGS="{words}"'
+
+
+def what_was_done(stack: Stack, users: list[Chatter]) -> dict[str, Any]:
+    jobs = query(stack, "SELECT state, attempt FROM clawweb_trainingjob")
+    return {
+        "asked": sum(user.told.asked for user in users),
+        "answered": sum(len(user.told.replies) for user in users),
+        "rated": sum(len(values) for user in users for values in user.told.ratings.values()),
+        "failed_requests": sum(user.told.failed for user in users),
+        "jobs": dict(Counter(row["state"] for row in jobs)),
+        "jobs_begun_again": sum(row["attempt"] > 1 for row in jobs),
+    }
+
+
 def break_things(
-    target: Target, chance: random.Random, kills: int, args: argparse.Namespace
+    target: Target, names: Sequence[str], chance: random.Random, pause: tuple[float, float]
 ) -> tuple[list[tuple[str, float]], list[str]]:
-    """Fault after fault, each once the one before is healed; and what was broken meanwhile."""
+    """Fault after fault, each once the one before is healed, and the seconds that it took; and what
+    was broken meanwhile. It ends at a part that does not come back."""
     faults: list[tuple[str, float]] = []
     broken: list[str] = []
-    vllm_left = max(1, int(kills * VLLM_SHARE))
-    for number in range(kills):
-        time.sleep(chance.uniform(*args.pause))
-        # The last one of the first slice's ration, so that every run kills the model server once.
-        name, act = drawn(target, chance, vllm_left=vllm_left)
-        if number == kills - 1 and not any(part == "vllm" for part, _ in faults):
-            while name != "vllm":
-                name, act = drawn(target, chance, vllm_left=1)
-        vllm_left -= name == "vllm"
+    for name in names:
+        time.sleep(chance.uniform(*pause))
         try:
-            seconds = act()
+            seconds = acts(target)[name]()
         except Broken as exc:
             seconds = 0.0
             broken.append(str(exc))
+        except pytest.fail.Exception as exc:
+            return faults, [*broken, f"{name}: {exc}"]
         faults.append((name, seconds))
-        print(f"{number + 1}/{kills} {name}: {seconds:.1f} s", flush=True)
+        if too_long(name, seconds):
+            broken.append(f"{name}: back after {seconds:.0f} s")
+        print(f"{len(faults)}/{len(names)} {name}: {seconds:.1f} s", flush=True)
     return faults, broken
 
 
@@ -144,7 +162,8 @@ def come_to_rest(stack: Stack) -> list[str]:
 
 
 def promises(stack: Stack, users: list[Chatter]) -> list[str]:
-    replies = {turn: text for user in users for turn, text in user.told.replies.items()}
+    asked = {user.name: user.told.asked for user in users}
+    replies = {turn: texts for user in users for turn, texts in user.told.replies.items()}
     ratings = {turn: values for user in users for turn, values in user.told.ratings.items()}
     tries: Counter[str] = Counter()
     for user in users:
@@ -153,9 +172,11 @@ def promises(stack: Stack, users: list[Chatter]) -> list[str]:
     def ask(sql: str) -> list[Row]:
         return query(stack, sql)
 
-    return violations(ask, stack.config.var) + told_and_kept(
-        ask, replies=replies, ratings=ratings, tries=tries
-    )
+    return [
+        *violations(ask, stack.config.var),
+        *told_and_kept(ask, asked=asked, replies=replies, ratings=ratings, tries=tries),
+        *(f"without a reason: {words}" for user in users for words in user.told.unexplained),
+    ]
 
 
 def arguments() -> argparse.Namespace:
@@ -163,6 +184,15 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument(
+        "--fault",
+        dest="faults",
+        action="append",
+        default=[],
+        choices=ALL,
+        metavar="NAME",
+        help=f"instead of those that the seed draws: {', '.join(ALL)}",
+    )
     parser.add_argument("--slice", type=int, default=20, help="faults of one system")
     parser.add_argument("--resume", action="store_true", help="leave out what --out has")
     parser.add_argument("--users", type=int, default=3)
