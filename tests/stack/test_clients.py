@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import socketserver
 import subprocess
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -257,6 +259,46 @@ def test_leaving_a_stream_stops_the_reply(client: openai.OpenAI) -> None:
     stream.close()
     assert ended(client, first.id, 20) in ("stopped", "complete")  # a short one may be over
     assert len(turn_of(client, first.id)["reply"]) < 1500
+
+
+WAITING = """
+import OpenAI from "openai";
+const request = JSON.parse(process.argv[1]);
+const stream = await new OpenAI({ maxRetries: 0 }).chat.completions.create(request);
+console.log("begun");
+let text = "";
+for await (const chunk of stream) text += chunk.choices[0]?.delta.content ?? "";
+console.log(JSON.stringify(text));
+"""
+
+
+def test_both_sdks_wait_in_line_with_us(
+    stack: Stack, client: openai.OpenAI, key: str, node: str
+) -> None:
+    """While no generator takes a reply its stream is comments. Who leaves then leaves the line."""
+    asked = say("Name a river.", stream=True)
+    names = {"OPENAI_BASE_URL": f"{stack.url}/v1", "OPENAI_API_KEY": key}
+    command = [node, "--input-type=module", "-e", WAITING, json.dumps(asked)]
+    stack.kill("generator", signal.SIGSTOP)
+    try:
+        other = subprocess.Popen(
+            command, cwd=CLIENTS, env={**os.environ, **names}, stdout=subprocess.PIPE, text=True
+        )
+        assert other.stdout
+        stream = client.chat.completions.create(**asked)  # once its headers are there
+        heads = {"Authorization": f"Bearer {key}"}
+        url = f"{stack.url}/v1/chat/completions"
+        with httpx.stream("POST", url, json=asked, headers=heads, timeout=30) as raw:
+            assert next(raw.iter_raw()) == b": waiting\n\n"
+            assert "x-clawweb-adapter" not in raw.headers
+        assert ended(client, raw.headers["x-clawweb-turn"], 20) == "stopped"
+        assert other.stdout.readline() == "begun\n"
+    finally:
+        stack.kill("generator", signal.SIGCONT)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+    assert json.loads(other.stdout.readline()) == text != ""
+    other.wait(20)
+    other.stdout.close()
 
 
 # What the pages say
