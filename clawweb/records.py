@@ -12,7 +12,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar
 
+from django.utils.translation import gettext_noop
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
+
+from clawweb import sentences
 
 VERSION = 1
 MAX_LINE = 8 * 1024 * 1024  # bytes; a request of at most 4 MB and its reply fit
@@ -28,17 +31,17 @@ class BadLine(ValueError):
 def parse_line(raw: bytes) -> Line:
     """One line of a file as an object whose texts any database can hold; BadLine otherwise."""
     if len(raw) > MAX_LINE:
-        raise BadLine(f"it is longer than {MAX_LINE // 1024 // 1024} MB")
+        raise BadLine(sentences.LINE_TOO_LONG % {"n": MAX_LINE // 1024 // 1024})
     try:
         line = json.loads(raw.decode("utf-8-sig"), parse_constant=_no_number)
     except UnicodeDecodeError as exc:
-        raise BadLine("it is not UTF-8 text") from exc
+        raise BadLine(gettext_noop("it is not UTF-8 text")) from exc
     except RecursionError as exc:
         raise BadLine(_TOO_DEEP) from exc
     except ValueError as exc:
-        raise BadLine(f"it is not JSON: {str(exc)[:120]}") from exc
+        raise BadLine(sentences.NOT_JSON % {"why": str(exc)[:120]}) from exc
     if not isinstance(line, dict):
-        raise BadLine("it is not a JSON object")
+        raise BadLine(gettext_noop("it is not a JSON object"))
     return dict(_clean(line, 0))
 
 
@@ -46,14 +49,14 @@ def kind_of(line: Line) -> Literal["session", "turn", "openclaw", "openclaw_scor
     """What the line is: one of ours, or one of OpenClaw-RL's record files; BadLine otherwise."""
     if line.get("type") in ("session", "turn"):
         if line.get("version") != VERSION:
-            raise BadLine(f"its version is not {VERSION}, the one that is known here")
+            raise BadLine(sentences.OTHER_FORMAT % {"n": VERSION})
         return "session" if line["type"] == "session" else "turn"
     if isinstance(line.get("session_id"), str):
         if "messages" in line:
             return "openclaw"
         if {"score", "accepted", "votes"} & set(line):
             return "openclaw_score"
-    raise BadLine("it is no session or turn of ours, and no record of OpenClaw-RL")
+    raise BadLine(gettext_noop("it is no session or turn of ours, and no record of OpenClaw-RL"))
 
 
 def shape_of(line: Line) -> str:
@@ -61,7 +64,8 @@ def shape_of(line: Line) -> str:
     return "openclaw" if kind_of(line).startswith("openclaw") else "conversations"
 
 
-_TOO_DEEP = f"it nests deeper than {MAX_DEPTH}"
+_TOO_DEEP = sentences.LINE_TOO_DEEP % {"n": MAX_DEPTH}
+_TOO_LARGE = gettext_noop("it holds a number that is too large")
 
 
 def _no_number(name: str) -> float:
@@ -76,9 +80,9 @@ def _clean(value: Any, depth: int) -> Any:
         whole = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return whole.replace("\0", "\ufffd")
     if isinstance(value, float) and not math.isfinite(value):
-        raise BadLine("it holds a number that is too large")
+        raise BadLine(_TOO_LARGE)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 63:
-        raise BadLine("it holds a number that is too large")
+        raise BadLine(_TOO_LARGE)
     if isinstance(value, list):
         return [_clean(item, depth + 1) for item in value]
     if isinstance(value, dict):

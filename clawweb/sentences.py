@@ -48,6 +48,19 @@ NO_MODEL = gettext_noop(
 )
 TOO_LONG = gettext_noop("The conversation is longer than %(limit)s tokens.")
 REFUSED = gettext_noop("The model server refused: %(why)s")
+# What came of an export or import, and of lines of a file
+EXPORTED = gettext_noop("Lines: %(n)s.")
+IMPORTED = gettext_noop("New sessions: %(sessions)s, turns: %(turns)s, ratings: %(ratings)s.")
+SCORES = gettext_noop("New scores of judges: %(n)s.")
+KNOWN = gettext_noop("Here already: %(n)s.")
+LEFT_OUT = gettext_noop("Lines left out: %(n)s.")
+LINE = gettext_noop("line %(n)s: %(why)s")
+MORE = gettext_noop("… and %(n)s more")
+LINE_TOO_LONG = gettext_noop("it is longer than %(n)s MB")
+LINE_TOO_DEEP = gettext_noop("it nests deeper than %(n)s")
+NOT_JSON = gettext_noop("it is not JSON: %(why)s")
+OTHER_FORMAT = gettext_noop("its version is not %(n)s, the one that is known here")
+TRANSFER_BROKE = gettext_noop("It broke, and the log says more: %(why)s")
 # What the gate says (training/gate.py, which knows no languages)
 _GATE = (
     gettext_noop("%(value)s of its test replies are empty (at most %(limit)s)"),
@@ -78,18 +91,21 @@ _GATE = (
 _WITH_VALUES = (
     *(DIED, FAILED, BROKE, ANSWERS, NOT_SERVED, DISAGREES, READY, ATTEMPT, NOT_REACHED),
     *(UNREADABLE, DEPLOYED_BY, ROLLED_BACK, NOT_THERE, NOT_LOADED, TOO_LONG, REFUSED),
+    *(EXPORTED, IMPORTED, SCORES, KNOWN, LEFT_OUT, LINE, MORE),
+    *(LINE_TOO_LONG, LINE_TOO_DEEP, NOT_JSON, OTHER_FORMAT, TRANSFER_BROKE),
     *_GATE,
 )
 
 
 def said(text: str) -> str:
-    """The row's sentence in the reader's language, its values as they are; of a version that failed
-    several tests all their sentences."""
+    """The row's sentence in the reader's language, its values as they are; where it holds several
+    (all tests that a version failed, what came of a file) each of them."""
     if (one := _known(text)) is not None:
         return one
-    several = [_known(part) for part in re.split(r"(?<=\)) ", text)]
-    if len(several) > 1 and None not in several:
-        return "; ".join(filter(None, several))
+    for end, joint in ((r"\)", "; "), (r"\.", " ")):
+        several = [_known(part) for part in re.split(rf"(?<={end}) ", text)]
+        if len(several) > 1 and None not in several:
+            return joint.join(filter(None, several))
     return _(text) if text else ""
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import IO
 
 from django.db import transaction
+from django.utils.translation import gettext_noop
 
-from clawweb import disk, logs
+from clawweb import disk, logs, sentences
 from clawweb.config import config
 from clawweb.keeper import Stopping
 from clawweb.models import Transfer
@@ -55,13 +56,13 @@ def _run(row: Transfer) -> bool:
         _fail(row, str(exc) if isinstance(exc, ServiceError) else _no_file(exc))
     except Exception as exc:
         log.exception("%s failed", row.public_id)
-        broke = f"It broke: {type(exc).__name__}. The log says more."
+        broke = sentences.TRANSFER_BROKE % {"why": type(exc).__name__}
         _fail(row, _FULL if disk.is_full(exc) else broke)
     return True
 
 
-_NO_FILE = "Its file cannot be written or read."
-_FULL = "The disk is full. Try again when there is room."
+_NO_FILE = gettext_noop("Its file cannot be written or read.")
+_FULL = gettext_noop("The disk is full. Try again when there is room.")
 
 
 def _no_file(exc: OSError) -> str:
@@ -87,7 +88,7 @@ def _export(row: Transfer) -> None:
         part.rename(whole)
     finally:
         part.unlink(missing_ok=True)
-    transfers.end(row, note=f"{count} lines", file=whole, succeeded=True)
+    transfers.end(row, note=sentences.EXPORTED % {"n": count}, file=whole, succeeded=True)
 
 
 def _write_lines(row: Transfer, file: IO[bytes]) -> int:

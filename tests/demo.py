@@ -313,7 +313,7 @@ def around(user: User, chats: Sequence[ChatSession]) -> None:
     )  # fmt: skip
     Transfer.objects.create(
         user=user, kind="import", shape="conversations", state="failed",
-        note="It is no JSON lines.", finished_at=timezone.now(),
+        note="Its file cannot be written or read.", finished_at=timezone.now(),
     )  # fmt: skip
     for name, kind, doing in (
         ("generator@desk:11", "generator", "0 replies in flight"),

@@ -21,6 +21,7 @@ from clawweb.selectors.learning import job_number, jobs_of, metric_points, visib
 COMPARED = 8  # jobs in one chart: as many as there are colours that all can tell apart
 TABLED = 200  # newest steps in the table; all are in the CSV
 Point = dict[str, Any]
+Mark = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,17 +53,24 @@ def compared_jobs(user: User, job: TrainingJob, names: str) -> list[TrainingJob]
     return list(found.values())[: COMPARED - 1]
 
 
-def series_version(jobs: Sequence[TrainingJob], query: str, now: datetime) -> str:
+def series_version(
+    jobs: Sequence[TrainingJob], marks: Sequence[Mark], query: str, now: datetime
+) -> str:
     """Changes when what `series` says does: points, states, the language, a long silence."""
     newest = [job.metrics.aggregate(step=Max("step"))["step"] for job in jobs]
     silent = is_silent(metric_points(jobs[0], after=(newest[0] or 0) - 1), now)
-    moved = [mark["at"] for mark in _marks(jobs)]
+    moved = [mark["at"] for mark in marks]
     facts = [[(job.pk, job.state) for job in jobs], newest, silent, moved, query, get_language()]
     return f'"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}"'
 
 
 def series(
-    user: User, jobs: Sequence[TrainingJob], window: Window, now: datetime, most: int = MOST
+    user: User,
+    jobs: Sequence[TrainingJob],
+    marks: Sequence[Mark],
+    window: Window,
+    now: datetime,
+    most: int = MOST,
 ) -> dict[str, Any]:
     """The first job's points with those it is compared with, each trace of at most `most` points;
     and in words what the first one's say: summaries, rows of the table, alerts."""
@@ -84,12 +92,12 @@ def series(
         ],
         "words": {chart.key: summary(chart, points) for chart in CHARTS},
         "rows": cells(fresh[-TABLED:]),
-        "marks": _marks(jobs),
+        "marks": marks,
         "alerts": [asdict(alert) for alert in alerts(points, is_training=training, now=now)],
     }
 
 
-def _marks(jobs: Sequence[TrainingJob]) -> list[dict[str, Any]]:
+def marks_of(jobs: Sequence[TrainingJob]) -> list[Mark]:
     """When the jobs' versions went live and when they were left, oldest first."""
     names = {job.child_id: job.public_id for job in jobs if job.child_id}
     kinds = {"adapter_live": _("v%(n)s live"), "adapter_rolled_back": _("v%(n)s rolled back")}

@@ -10,15 +10,17 @@ import hashlib
 import re
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from itertools import islice
 from typing import IO, Any
 
 from django.db import DataError, IntegrityError, transaction
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 from pydantic import TypeAdapter, ValidationError
 
+from clawweb import sentences
 from clawweb.models import ChatSession, Consent, Judgement, JudgementState, Turn, TurnState, User
 from clawweb.openclaw_records import OpenClawScore, OpenClawTurn
 from clawweb.records import (
@@ -67,22 +69,19 @@ class Report:
     def leave_out(self, number: int, why: object) -> None:
         self.left_out += 1
         if len(self.reasons) < SHOWN:
-            self.reasons.append(f"line {number}: {why}")
+            self.reasons.append(sentences.LINE % {"n": number, "why": why})
 
     def __str__(self) -> str:
-        new = [(self.sessions, "session"), (self.turns, "turn"), (self.ratings, "rating")]
-        new += [(self.scores, "judge's score")] if self.scores else []
-        told = "New: " + ", ".join(_many(count, name) for count, name in new) + "."
-        if self.known:
-            told += f" Here already: {_many(self.known, 'turn')}."
-        if self.left_out:
-            told += f" Left out: {_many(self.left_out, 'line')}."
+        told = [sentences.IMPORTED % asdict(self)]
+        counts = (
+            (sentences.SCORES, self.scores),
+            (sentences.KNOWN, self.known),
+            (sentences.LEFT_OUT, self.left_out),
+        )
+        told += [words % {"n": count} for words, count in counts if count]
         more = self.left_out - len(self.reasons)
-        return "\n".join([told, *self.reasons, *([f"… and {more} more"] if more else [])])
-
-
-def _many(count: int, name: str) -> str:
-    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+        rest = [sentences.MORE % {"n": more}] if more else []
+        return "\n".join([" ".join(told), *self.reasons, *rest])
 
 
 def lines_in(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
@@ -138,7 +137,7 @@ class Import:
         except BadLine as exc:
             self.report.leave_out(number, exc)
         except (IntegrityError, DataError):
-            self.report.leave_out(number, "it does not fit to what is here already")
+            self.report.leave_out(number, gettext_noop("it does not fit to what is here already"))
 
     def _session(self, line: Line) -> None:
         said = checked(SessionLine, line)
@@ -162,7 +161,7 @@ class Import:
         said = checked(TurnLine, line)
         session = self._own_session(said.session)
         if session is None:
-            raise BadLine("its session is not in a line before it")
+            raise BadLine(gettext_noop("its session is not in a line before it"))
         if self._own_turn(said.id) is not None:
             self.report.known += 1
             return
@@ -190,13 +189,15 @@ class Import:
             return None
         found = self._own_turn(name)
         if found is None or found.session_id != session.pk:
-            raise BadLine("the turn that it follows is not in a line of its session before it")
+            raise BadLine(
+                gettext_noop("the turn that it follows is not in a line of its session before it")
+            )
         return found
 
     def _openclaw_turn(self, line: Line) -> None:
         said = checked(OpenClawTurn, line)
         if not said.reply and not said.tool_calls:
-            raise BadLine("it has no reply")
+            raise BadLine(gettext_noop("it has no reply"))
         name = f"openclaw {said.name}"
         if self._own_turn(name) is not None:
             self.report.known += 1
@@ -239,7 +240,9 @@ class Import:
         turn = turns.order_by("-id").first()
         following = next_turn(turn) if turn is not None else None
         if turn is None or following is None:
-            raise BadLine("the turn that it scores, or the one after that, has not come in")
+            raise BadLine(
+                gettext_noop("the turn that it scores, or the one after that, has not come in")
+            )
         if Judgement.objects.filter(turn=turn).exists():
             self.report.known += 1
             return

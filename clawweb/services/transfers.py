@@ -18,7 +18,7 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from clawweb import disk
+from clawweb import disk, sentences
 from clawweb.config import config
 from clawweb.events import changed
 from clawweb.models import SHAPES, Consent, Transfer, TransferState, User
@@ -161,7 +161,7 @@ def claim(public_id: str) -> Transfer | None:
         return None
     row = Transfer.objects.select_related("user").get(pk=row.pk)
     if attempt > MAX_ATTEMPTS:
-        end(row, note=f"It was started {MAX_ATTEMPTS} times and its worker died each time.")
+        end(row, note=sentences.DIED % {"n": MAX_ATTEMPTS})
         return None
     changed(row.user_id, "transfer", row.public_id)
     return row

@@ -21,6 +21,7 @@ from clawweb.selectors.charts import (
     TABLED,
     Window,
     compared_jobs,
+    marks_of,
     series,
     series_version,
 )
@@ -36,10 +37,11 @@ def job_series(request: HttpRequest, job_id: str) -> HttpResponse:
     request has the same answer, and 304 when the browser holds it."""
     jobs = _jobs(request, job_id)
     now = timezone.now()
-    etag = series_version(jobs, request.GET.urlencode(), now)
+    marks = marks_of(jobs)
+    etag = series_version(jobs, marks, request.GET.urlencode(), now)
     response = get_conditional_response(request, etag)
     if response is None:
-        response = JsonResponse(series(request.user, jobs, _window(request), now))
+        response = JsonResponse(series(request.user, jobs, marks, _window(request), now))
     response["ETag"] = etag
     patch_cache_control(response, private=True, no_cache=True)
     return response
@@ -74,7 +76,8 @@ def charts_context(request: HttpRequest, job: TrainingJob) -> dict[str, Any]:
     """For the job's page: the figures in words, a table that needs no script, and the points."""
     user = request.user
     compared = compared_jobs(user, job, ",".join(request.GET.getlist("with")))
-    data = series(user, [job, *compared], Window(), timezone.now())
+    jobs = [job, *compared]
+    data = series(user, jobs, marks_of(jobs), Window(), timezone.now())
     charts = figures(data["words"], data["jobs"][0]["traces"])
     return {
         "charts": charts,

@@ -17,6 +17,7 @@ from django.views.decorators.http import require_GET, require_POST
 from clawweb import tasks
 from clawweb.models import User
 from clawweb.selectors.transfers import transfer_json, transfers_of
+from clawweb.sentences import said
 from clawweb.services import transfers
 from clawweb.services.errors import ServiceError
 
@@ -77,4 +78,6 @@ def _context(request: HttpRequest) -> dict[str, Any]:
 
 def _row(row: Any) -> dict[str, Any]:
     told = transfer_json(row)
-    return {**told, "words": SHORT_WORDS.get(row.shape, row.shape.upper())}
+    words = SHORT_WORDS.get(row.shape, row.shape.upper())
+    left_out = [said(why) for why in told["left_out"]]
+    return {**told, "words": words, "note": said(told["note"]), "left_out": left_out}

@@ -3,6 +3,8 @@
 import { call } from "./api.js";
 import { joined } from "./chart_math.js";
 import { state } from "./chart_state.js";
+import { sayFailed } from "./parts.js";
+import { connection } from "./socket.js";
 
 const MOST = 2000; // points per trace; beyond it the server chooses again
 const APART = 500; // ms between two fetches, so between two draws
@@ -38,28 +40,38 @@ function grow(job, fresh) {
   return longest;
 }
 
-async function load(values, take) {
-  const fresh = await call("GET", query(values), undefined, { cache: "no-cache" });
-  const rows = take(fresh);
+// Whether it came; if not, the page says so above the charts, and `again` is what it offers.
+async function load(values, take, again) {
+  let rows;
+  try {
+    rows = take(await call("GET", query(values), undefined, { cache: "no-cache" }));
+  } catch {
+    sayFailed(root, again);
+    return false;
+  }
+  root.querySelector(":scope > .not-fetched")?.remove();
   document.dispatchEvent(new CustomEvent("points", { detail: { rows } }));
+  return true;
 }
 
 // All that is asked for, in place of what is there: other jobs, or another stretch of steps.
 export function reload(window = {}) {
-  return load(window, (fresh) => {
+  const take = (fresh) => {
     Object.assign(data, fresh, { isStretch: "from" in window });
     return null;
-  });
+  };
+  return load(window, take, () => reload(window));
 }
 
 async function tail() {
   let isFull = false;
-  await load({ after: newestStep() }, (fresh) => {
+  const take = (fresh) => {
     const [main, ...others] = data.jobs;
     isFull = grow(main, fresh.jobs[0]) > MOST;
     Object.assign(data, fresh, { jobs: [main, ...others] });
     return fresh.rows;
-  });
+  };
+  await load({ after: newestStep() }, take, () => soon(tail)); // one at a time: a step joins once
   if (isFull) await reload();
 }
 
@@ -76,8 +88,6 @@ function soon(fetchIt) {
     isAsking = true;
     try {
       await fetchIt();
-    } catch {
-      // The next nudge or poll asks again from the same step.
     } finally {
       last = Date.now();
       waiting = null;
@@ -94,6 +104,11 @@ export function watchPoints() {
     if (isAsking && main) missed = true; // it may be about what was asked for a moment too early
     else if (main) soon(tail);
     else if (data.jobs.some((job) => job.id === id)) soon(reload);
+  });
+  let isAway = false;
+  connection.addEventListener("state", ({ detail }) => { // and for those of a time without a connection
+    if (detail === "open" && isAway && !data.isStretch) soon(tail);
+    isAway = detail !== "open";
   });
   setInterval(() => { // for nudges that were lost
     const isQuiet = Date.now() - last >= POLL;

@@ -80,9 +80,10 @@ async function zoom(range) {
   const steps = range && longest ? stepsBetween(longest, state.x, range) : null;
   keep({ zoom: range });
   showControls();
-  if (steps && isThinned) await reload({ from: steps[0], to: steps[1] });
-  else if (!range && data.isStretch) await reload();
-  else redraw();
+  let isRedrawn = false;
+  if (steps && isThinned) isRedrawn = await reload({ from: steps[0], to: steps[1] });
+  else if (!range && data.isStretch) isRedrawn = await reload();
+  if (!isRedrawn) redraw();
 }
 
 controls.addEventListener("input", async ({ target: { name } }) => {
@@ -91,7 +92,7 @@ controls.addEventListener("input", async ({ target: { name } }) => {
     if (chosen.length > MOST_OTHERS) notify(interpolate(gettext("At most %s other jobs can be compared; the first ones are."), [MOST_OTHERS]));
     keep({ with: chosen.slice(0, MOST_OTHERS) });
     showControls();
-    await reload().catch((problem) => notify(problem.message));
+    await reload();
     return;
   }
   const x = controls.elements.x.value;

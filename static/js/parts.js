@@ -8,6 +8,7 @@ const GATHER = 250; // nudges come in bursts
 
 const waiting = new Map();
 const newest = new Map(); // answers may overtake each other
+let isAway = false; // the banner says so, and on return all parts are asked for anew
 
 export async function refresh(element) {
   if (waiting.has(element)) return;
@@ -19,22 +20,35 @@ export async function refresh(element) {
       const html = await page(element.dataset.part);
       if (newest.get(element) === asked) swap(element, html);
     } catch {
-      // An old piece stays; the banner says that the server is away.
-      if ("now" in element.dataset) sayMissing(element);
+      if (newest.get(element) === asked) sayFailed(element, () => refresh(element), "now" in element.dataset);
     }
   }, GATHER));
 }
 
-function sayMissing(element) {
+// Above what is there, or in the place of what never came: that it could not be fetched, and a way to try again.
+export function sayFailed(element, act, isNew = false) {
+  if (isAway && !isNew) return;
+  const was = element.querySelector(":scope > .not-fetched");
+  const hadFocus = was?.contains(document.activeElement);
+  const place = document.createElement(element.matches("p") ? "span" : "p");
   const words = document.createElement("span");
   const again = document.createElement("button");
+  place.className = "not-fetched";
   again.type = "button";
   again.className = "small";
-  words.textContent = gettext("This part could not be loaded.");
+  words.textContent = isNew ? gettext("This part could not be loaded.")
+    : gettext("This part could not be brought up to date.");
   again.textContent = gettext("Try again");
-  again.addEventListener("click", () => refresh(element));
-  element.replaceChildren(words, " ", again);
+  again.addEventListener("click", () => {
+    words.textContent = gettext("Trying …");
+    act();
+  });
+  place.append(words, " ", again);
+  if (isNew) element.replaceChildren(place);
+  else if (was) was.replaceWith(place);
+  else element.prepend(place);
   element.removeAttribute("aria-busy");
+  if (hadFocus) again.focus({ preventScroll: true });
 }
 
 function swap(element, html) {
@@ -76,11 +90,10 @@ export function watchParts(connection) {
   document.addEventListener("changed", ({ detail }) => {
     for (const element of parts()) if (concerns(element, detail)) refresh(element);
   });
-  let dropped = false;
   connection.addEventListener("state", ({ detail }) => {
     // Nudges may have been missed while away.
-    if (detail === "open" && dropped) for (const element of parts()) refresh(element);
-    dropped = detail !== "open";
+    if (detail === "open" && isAway) for (const element of parts()) refresh(element);
+    isAway = detail !== "open";
   });
   for (const element of parts()) {
     if ("now" in element.dataset) refresh(element);

@@ -10,6 +10,11 @@ import { paintTimes } from "./times.js";
 
 const YEAR = 31_536_000;
 
+// A page whose catalogue did not come speaks English, and works.
+globalThis.gettext ??= (words) => words;
+globalThis.ngettext ??= (one, many, count) => (count === 1 ? one : many);
+globalThis.interpolate ??= (words, values) => values.reduce((text, value) => text.replace("%s", value), words);
+
 document.getElementById("theme")?.addEventListener("change", ({ target }) => {
   const age = target.value ? YEAR : 0;
   document.cookie = `theme=${target.value}; path=/; max-age=${age}; samesite=lax`;

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
+from tests.browser.demo import Demo
 from tests.browser.demo import demo as demo  # the fixture
 from tests.prepare import chromium
 from tests.realstack import Stack
@@ -16,6 +17,7 @@ from tests.realstack import Stack
 LONG = 120_000  # ms; two noisy cores serve, train and draw at once
 
 Visit = Callable[..., Page]
+Look = Callable[[str, str], Page]
 
 
 # Not for the session: until it is closed, Playwright keeps an event loop running in this thread.
@@ -60,6 +62,26 @@ def visit(browser: Browser, stack: Stack) -> Iterator[Visit]:
     for context in contexts:
         context.close()
     assert not complaints, f"the browser's console says: {complaints}"
+
+
+@pytest.fixture
+def look(browser: Browser, demo: Demo) -> Iterator[Look]:
+    """`look("ada", "/agent/")`: her page among the demo rows, without a model."""
+    contexts: list[BrowserContext] = []
+    complaints: list[str] = []
+
+    def open_page(username: str, path: str) -> Page:
+        context = demo.context(browser, username, viewport={"width": 1280, "height": 800})
+        contexts.append(context)
+        context.on("weberror", lambda error: complaints.append(str(error.error)))
+        page = context.new_page()
+        page.goto(path)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not complaints
 
 
 def sign_in_link(stack: Stack, username: str) -> str:

@@ -3,26 +3,17 @@ author; a chat that is forgotten, which versions that marks, and how it is had b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from tests.browser.demo import Demo
+from tests.browser.conftest import Look
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180, method="signal")]
 
 
 @pytest.fixture
-def page(browser: Browser, demo: Demo) -> Iterator[Page]:
-    context = demo.context(browser, "ada", viewport={"width": 1280, "height": 800})
-    complaints: list[str] = []
-    context.on("weberror", lambda error: complaints.append(str(error.error)))
-    page = context.new_page()
-    page.goto("/agent/")
-    yield page
-    context.close()
-    assert not complaints
+def page(look: Look) -> Page:
+    return look("ada", "/agent/")
 
 
 def test_a_complaint_is_judged_by_keyboard_beside_its_new_answer(page: Page) -> None:

@@ -4,11 +4,11 @@ as the window, lines where the version went live. The address keeps it all."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
+from tests.browser.conftest import Look
 from tests.browser.demo import Demo
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180, method="signal")]
@@ -21,15 +21,8 @@ HIGHEST = """([key, low, high]) => {
 
 
 @pytest.fixture
-def page(browser: Browser, demo: Demo) -> Iterator[Page]:
-    context = demo.context(browser, "ada", viewport={"width": 1280, "height": 800})
-    complaints: list[str] = []
-    context.on("weberror", lambda error: complaints.append(str(error.error)))
-    page = context.new_page()
-    page.goto(f"/jobs/{demo.places['job_id']}/")
-    yield page
-    context.close()
-    assert not complaints
+def page(look: Look, demo: Demo) -> Page:
+    return look("ada", f"/jobs/{demo.places['job_id']}/")
 
 
 def test_outliers_are_left_out_and_counted(page: Page) -> None:

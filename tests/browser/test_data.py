@@ -52,7 +52,7 @@ def test_data_is_taken_out_and_brought_in(visit: Visit, stack: Stack, tmp_path: 
     seen = watch(page)
     assert seen, "no progress was shown"
     row = page.locator("[data-transfer]").first
-    expect(row).to_contain_text(f"{MANY} lines")
+    expect(row).to_contain_text(f"Lines: {MANY}.")
     assert page.evaluate("window.sameDocument")
     with page.expect_download() as download:
         row.get_by_role("link", name="Download").click()
@@ -94,7 +94,7 @@ def bring_in(page: Page, path: Path) -> None:
     page.get_by_label("File").set_input_files(path)
     page.get_by_role("button", name="Bring in").click()
     row = page.locator("[data-transfer]").first
-    ended = "New: 1 session, 3 turns, 3 ratings. Left out: 1 line."
+    ended = "New sessions: 1, turns: 3, ratings: 3. Lines left out: 1."
     expect(row).to_contain_text(ended, timeout=LONG)
     row.get_by_text("What was left out").click()
     expect(row).to_contain_text("line 5: it is not JSON")

@@ -68,7 +68,7 @@ def test_many_bad_lines_are_counted_and_the_first_are_named(alice: User) -> None
     report = brought_in(alice, b"nonsense\n" * 80).report
     assert report.left_out == 80
     text = str(report).splitlines()
-    assert text[0].endswith("Left out: 80 lines.")
+    assert text[0].endswith("Lines left out: 80.")
     assert text[-1] == "… and 30 more"
 
 

@@ -150,18 +150,18 @@ def points_at(client: Client, job: TrainingJob, query: str = "", **headers: Any)
 
 def test_a_stretch_is_cut_out_before_points_are_left_out(alice: User) -> None:
     job = measured_job(alice, *[float(i % 7) for i in range(300)])
-    (found,) = series(alice, [job], Window(low=100, high=119), NOW, most=50)["jobs"]
+    (found,) = series(alice, [job], [], Window(low=100, high=119), NOW, most=50)["jobs"]
     assert found["traces"]["loss"]["step"] == list(range(100, 120))
-    (found,) = series(alice, [job], Window(), NOW, most=50)["jobs"]
+    (found,) = series(alice, [job], [], Window(), NOW, most=50)["jobs"]
     assert len(found["traces"]["loss"]["step"]) <= 50
     assert found["total"] == 300
 
 
 def test_replies_used_are_summed_up_while_every_step_counts_them(alice: User) -> None:
     job = measured_job(alice, 2.0, 1.0, replies=8)
-    (found,) = series(alice, [job], Window(), NOW)["jobs"]
+    (found,) = series(alice, [job], [], Window(), NOW)["jobs"]
     assert found["traces"]["loss"]["samples"] == [8, 16]
-    (found,) = series(alice, [measured_job(alice, 1.0)], Window(), NOW)["jobs"]
+    (found,) = series(alice, [measured_job(alice, 1.0)], [], Window(), NOW)["jobs"]
     assert found["traces"]["loss"]["samples"] == [None]
     assert "kl" not in found["traces"]
 

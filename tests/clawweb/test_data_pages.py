@@ -119,7 +119,7 @@ def test_a_program_brings_a_file_in(client: Client, alice: User, bob: User, kind
     assert made.status_code == 202
     transfer_run.run(made.json()["id"])
     told = client.get(f"/api/imports/{made.json()['id']}", headers=as_key(bob)).json()
-    assert (told["state"], told["note"]) == ("done", "New: 1 session, 1 turn, 0 ratings.")
+    assert (told["state"], told["note"]) == ("done", "New sessions: 1, turns: 1, ratings: 0.")
     assert told["left_out"] == []
 
 
@@ -183,9 +183,13 @@ def test_a_file_comes_in_by_the_page(as_alice: Client, alice: User) -> None:
     assert as_alice.post("/data/import/", form)["Location"] == "/data/"
     transfer_run.run(Transfer.objects.get(user=alice).public_id)
     html = as_alice.get("/data/").content.decode()
-    assert "Left out: 1 line." in html
+    assert "Lines left out: 1." in html
     assert "line 1: it is not JSON" in html
     assert "<script>nonsense" not in html
+    as_alice.cookies["django_language"] = "de"
+    html = as_alice.get("/data/").content.decode()
+    assert "Weggelassene Zeilen: 1." in html
+    assert "Zeile 1: sie ist kein JSON" in html
 
 
 def test_what_the_page_cannot_take_it_says(as_alice: Client, alice: User) -> None:

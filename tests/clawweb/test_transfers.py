@@ -44,7 +44,7 @@ def conversation_of(user: User) -> bytes:
 def test_an_export_ends_as_a_file_that_only_we_can_read(alice: User) -> None:
     down(make_turn(alice))
     row = exported_by_worker(alice)
-    assert (row.state, row.done, row.total, row.note) == (TransferState.DONE, 2, 2, "2 lines")
+    assert (row.state, row.done, row.total, row.note) == (TransferState.DONE, 2, 2, "Lines: 2.")
     assert [line["type"] for line in lines_of(row)] == ["session", "turn"]
     path = transfers.file_of(row)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -62,7 +62,7 @@ def test_samples_are_exported_in_each_shape(alice: User, shape: str) -> None:
 
 def test_nothing_to_export_is_an_empty_file(alice: User) -> None:
     row = exported_by_worker(alice)
-    assert (row.state, row.note, lines_of(row)) == (TransferState.DONE, "0 lines", [])
+    assert (row.state, row.note, lines_of(row)) == (TransferState.DONE, "Lines: 0.", [])
 
 
 def test_one_export_of_a_user_at_a_time(alice: User, bob: User) -> None:
@@ -102,7 +102,7 @@ def test_a_worker_that_died_is_replaced_and_its_half_is_never_served(alice: User
     with pytest.raises(LeaseLost):
         transfers.end(dead, note="mine", file=half, succeeded=True)
     row.refresh_from_db()
-    assert row.note == "2 lines"
+    assert row.note == "Lines: 2."
 
 
 def test_what_kills_its_worker_each_time_fails(alice: User) -> None:
@@ -176,7 +176,7 @@ def test_what_breaks_is_told(alice: User, monkeypatch: pytest.MonkeyPatch) -> No
     row = exported_by_worker(alice)
     assert (row.state, row.note) == (
         TransferState.FAILED,
-        "It broke: ZeroDivisionError. The log says more.",
+        "It broke, and the log says more: ZeroDivisionError",
     )
 
 
@@ -201,7 +201,7 @@ def test_what_was_exported_comes_in_again(alice: User, bob: User) -> None:
     down(make_turn(alice, "Why?"))
     row = brought_in_by_worker(bob, conversation_of(alice))
     assert row.state == TransferState.DONE
-    assert row.note == "New: 1 session, 1 turn, 1 rating."
+    assert row.note == "New sessions: 1, turns: 1, ratings: 1."
     assert (row.shape, row.done, row.total) == ("conversations", 2, 2)
     assert Turn.objects.filter(session__user=bob).count() == 1
 
@@ -236,7 +236,7 @@ def test_an_import_that_died_in_the_middle_is_done_over(
     assert transfer_run.run(row.public_id)
     assert Turn.objects.filter(session__user=bob).count() == 4
     row.refresh_from_db()
-    assert "Here already: 2 turns." in row.note
+    assert "Here already: 2." in row.note
 
 
 def test_a_file_that_is_too_large_is_refused_at_once(
@@ -283,7 +283,7 @@ def test_the_commands_take_out_and_bring_in(
     call_command("exportdata", "alice", "--output", str(path))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_text() == said_by(capsys, "exportdata", "alice")
-    assert said_by(capsys, "importdata", "bob", str(path)).startswith("New: 1 session, 1 turn")
+    assert said_by(capsys, "importdata", "bob", str(path)).startswith("New sessions: 1, turns: 1")
     assert json.loads(said_by(capsys, "exportdata", "bob", "--shape", "kto"))["label"] is False
     for wrong in (["exportdata", "nobody"], ["importdata", "alice", "gone.jsonl"]):
         with pytest.raises(CommandError):
