@@ -42,7 +42,7 @@ class Gathered:
         calls = tuple(self._call_delta(call) for call in said.get("tool_calls") or ())
         ids = tuple(choice.get("token_ids") or ())
         entries = (choice.get("logprobs") or {}).get("content") or ()
-        logprobs = tuple(float(entry["logprob"]) for entry in entries)
+        logprobs = tuple(_number(entry["logprob"]) for entry in entries)
         self.text.append(text)
         self.reasoning.append(reasoning)
         self.ids.extend(ids)
@@ -102,3 +102,10 @@ class Gathered:
             reasoning="".join(self.reasoning),
             tool_calls=tuple(self.calls),
         )
+
+
+def _number(logprob: float | None) -> float:
+    """A server whose cache holds a NaN has none to tell: its text is not to be trusted either."""
+    if logprob is None:
+        raise BadReply("a sampled token has no log-prob")
+    return float(logprob)

@@ -102,3 +102,9 @@ def test_a_stream_that_breaks_off_is_no_reply() -> None:
         gathered.rollout(BASE, SamplingParams())
     with pytest.raises(EngineRefused, match="no"):
         gather('data: {"error": {"message": "no"}}')
+
+
+def test_a_token_whose_log_prob_is_none_breaks_the_reply() -> None:
+    """So a cache that was spoilt by a NaN looks from outside."""
+    with pytest.raises(BadReply, match="no log-prob"):
+        gather(line(1, content="a"), line(2, content="!").replace("-2.0", "null"))
