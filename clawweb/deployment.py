@@ -6,14 +6,15 @@ import logging
 import time
 
 from asgiref.sync import async_to_sync
-from django.db import transaction
+from django.db import InterfaceError, OperationalError, transaction
+from django.utils.translation import gettext_noop
 
 from clawweb import logs, sentences
 from clawweb.engine import get_engine, tokenizer_controls
 from clawweb.keeper import Keeper
-from clawweb.models import AdapterVersion, JobState, TrainingJob, Turn
+from clawweb.models import AdapterVersion, Consent, JobState, TrainingJob, Turn, User
 from clawweb.selectors.chat import messages_for
-from clawweb.selectors.learning import live_adapter, policy_of
+from clawweb.selectors.learning import live_adapter, policy_of, trained_on_from
 from clawweb.services import jobs, serving, versions
 from clawweb.services.errors import LeaseLost
 from rollouts.errors import BadReply, EngineUnavailable, RolloutError, UnknownAdapter
@@ -21,6 +22,16 @@ from rollouts.rendering import defused
 from rollouts.types import Message, SamplingParams
 
 log = logging.getLogger(__name__)
+
+_OVERTAKEN = gettext_noop(
+    "Another version was made the one that answers while this one was trained. The ratings count "
+    "again."
+)
+_UNWANTED = gettext_noop("Your settings say not to train on your chats.")
+
+
+class Unwelcome(Exception):
+    """A version that passed its gate and still must not go live; says why."""
 
 
 def deploy(job_id: str) -> None:
@@ -36,12 +47,14 @@ def _deploy(job: TrainingJob, child: AdapterVersion) -> None:
     try:
         with Keeper(job):
             _move_live(job, child)
-    except (EngineUnavailable, UnknownAdapter, BadReply) as exc:
+    except (EngineUnavailable, UnknownAdapter, BadReply, OperationalError, InterfaceError) as exc:
         # Down, or restarted between two of our calls: the sweep tries again.
         log.warning("deploying %s waits: %s", child.name, exc)
         versions.release_deploy(job)
     except LeaseLost:
         log.info("another worker deploys %s", job)
+    except Unwelcome as exc:
+        _give_up(job, child, str(exc), state=JobState.CANCELLED)
     except Exception as exc:
         log.warning("%s cannot be served", child.name, exc_info=exc)
         _give_up(job, child, sentences.NOT_SERVED % {"n": child.version, "why": exc})
@@ -53,20 +66,34 @@ def _move_live(job: TrainingJob, child: AdapterVersion) -> None:
     started = time.monotonic()
     measured = serving.load_and_probe(child)
     with transaction.atomic():  # live, the job and its samples move together or not at all
-        versions.go_live(
-            child, over=live_adapter(job.user), why=sentences.DEPLOYED_BY % {"job": job.public_id}
-        )
+        live = _live_for(job)
+        versions.go_live(child, over=live, why=sentences.DEPLOYED_BY % {"job": job.public_id})
         seconds = round(time.monotonic() - started, 3)
         jobs.advance(job, timings={**job.timings, "deploy": seconds, "probe": measured})
         reason = sentences.ANSWERS % {"n": child.version}
         jobs.end_job(job, state=JobState.DEPLOYED, reason=reason, learned=child)
 
 
-def _give_up(job: TrainingJob, child: AdapterVersion, reason: str) -> None:
+def _live_for(job: TrainingJob) -> AdapterVersion | None:
+    """The live version that the job's is to follow; Unwelcome when its user has meanwhile chosen
+    another one, or not to train."""
+    user = User.objects.select_for_update().get(pk=job.user_id)
+    if user.consent != Consent.TRAIN:
+        raise Unwelcome(_UNWANTED)
+    live = live_adapter(user)
+    follows = trained_on_from(live)
+    if (follows.pk if follows else None) != job.parent_id:
+        raise Unwelcome(_OVERTAKEN)
+    return live
+
+
+def _give_up(
+    job: TrainingJob, child: AdapterVersion, reason: str, *, state: JobState = JobState.FAILED
+) -> None:
     """Live does not move; the ratings count again."""
     try:
         with transaction.atomic():
-            jobs.end_job(job, state=JobState.FAILED, reason=reason)
+            jobs.end_job(job, state=state, reason=reason)
             versions.refuse(child, reason)
     except LeaseLost:
         log.info("another worker deploys %s", job)

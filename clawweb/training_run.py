@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from django.db import transaction
+from django.db import InterfaceError, OperationalError, transaction
 from django.utils.translation import gettext_noop
 
 from clawweb import disk, logs, sentences
@@ -90,14 +90,17 @@ def _worked_on(job: TrainingJob) -> bool:
 
 
 def _end_broken(job: TrainingJob, exc: Exception) -> None:
-    """A job that found no room on the disk waits for it, three times; any other failure is one."""
-    if not disk.is_full(exc):
-        reason = sentences.BROKE % {"why": f"{type(exc).__name__}: {exc}"}
-        jobs.end_job(job, state=JobState.FAILED, reason=reason)
-    elif job.attempt < jobs.MAX_ATTEMPTS:
-        jobs.put_back(job, gettext_noop("the disk was full"))
-    else:
-        jobs.end_job(job, state=JobState.FAILED, reason=_DISK_FULL)
+    """A job that found no room on the disk, or no database, is taken up again, three times in all;
+    any other failure is one."""
+    is_full = disk.is_full(exc)
+    passes = is_full or isinstance(exc, (OperationalError, InterfaceError))
+    if passes and job.attempt < jobs.MAX_ATTEMPTS:
+        full, silent = gettext_noop("the disk was full"), gettext_noop("the database was away")
+        jobs.put_back(job, full if is_full else silent)
+        return
+    why = f"{type(exc).__name__}: {exc}"
+    reason = _DISK_FULL if is_full else sentences.BROKE % {"why": why}
+    jobs.end_job(job, state=JobState.FAILED, reason=reason)
 
 
 def _version(job: TrainingJob, keeper: Keeper) -> bool:
@@ -121,6 +124,8 @@ def _version(job: TrainingJob, keeper: Keeper) -> bool:
         saved = _save(base, model, result, path)
         clock.took("save")
         kept_aside = [sample_for(row, job.parent) for row in jobs.held_back_samples(job.user)]
+        # What another template or tokenizer rendered is not what the two versions would read.
+        kept_aside = [row for row in kept_aside if row.template_hash == base.template_hash]
         measures = measure(
             base, model, parent, kept_aside, neutral_prompts(), hints, settings, check
         )
@@ -138,12 +143,14 @@ def _version(job: TrainingJob, keeper: Keeper) -> bool:
             path=path,
             sha256=saved.sha256,
             size_bytes=saved.bytes,
+            rank=saved.rank,
             base_hash=base.weights_hash,
             measures=measures,
             accepted=decision.accepted,
             note=note,
         )
-        _keep_baseline(job.user, result.baseline)
+        if decision.accepted:  # the votes of a refused version are counted when they train again
+            _keep_baseline(job.user, result.baseline)
         return _hand_over(job, accepted=decision.accepted, note=note)
 
 

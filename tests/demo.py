@@ -232,6 +232,7 @@ def registered(job: TrainingJob, *, accepted: bool) -> AdapterVersion:
         version=number,
         path=Path("adapters") / f"u{job.user_id}" / f"v{number}.1",
         sha256=f"{number:02x}" * 32,
+        rank=8,
         size_bytes=4_900_000,
         base_hash=base_hash(),
         measures=measures,

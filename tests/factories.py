@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from django.utils import timezone
 
+from clawweb.config import config
 from clawweb.engine import base_hash, current_template_hash
 from clawweb.models import (
     AdapterState,
     AdapterVersion,
+    JobState,
     TrainingJob,
     Turn,
     TurnState,
     User,
 )
 from clawweb.selectors.chat import said
-from clawweb.services import chat, feedback, jobs, sessions
+from clawweb.services import chat, feedback, jobs, sessions, versions
 from rollouts.types import Message, SamplingParams
 
 _count = itertools.count(1)
+FINE = SimpleNamespace(  # as training.gate gives it, which takes seconds to import
+    measure="length", value=20.0, limit=3.0, ok=True, text="20 tokens"
+)
 
 
 def make_turn(user: User, text: str = "", **values: Any) -> Turn:
@@ -104,3 +112,38 @@ def claimed_job(user: User) -> TrainingJob:
     job = jobs.claim_job(queued.public_id)
     assert job is not None
     return job
+
+
+def registered(
+    user: User, *, accepted: bool = True, differs: bool = True
+) -> tuple[TrainingJob, AdapterVersion]:
+    """A job with its version's row and folder, as training leaves them."""
+    job = claimed_job(user)
+    version = versions.next_version(user)
+    path = versions.folder_for(user, version, job.attempt)
+    folder = config().var / path
+    folder.mkdir(parents=True, exist_ok=True)
+    adapter = versions.register(
+        job,
+        version=version,
+        path=path,
+        sha256=write_weights(str(path), "w"),
+        size_bytes=3,
+        rank=8,
+        base_hash=base_hash(),
+        measures=[FINE],
+        accepted=accepted,
+        note="" if accepted else "it repeats itself",
+    )
+    # What the scripted engine gives, as if a trainer had measured it.
+    scored = [-0.01 * (token + 1) - 0.001 * version for token in (4, 5)]
+    probe = {"prompt_ids": [1], "response_ids": [4, 5], "adapter_logprobs": scored}
+    if not differs:
+        probe["adapter_logprobs"] = [-9.0, -9.0]
+    Path(f"{folder}.probe.json").write_text(json.dumps(probe))
+    return job, adapter
+
+
+def hand_over(job: TrainingJob) -> None:
+    """To the deployer, as training does once the gate has accepted."""
+    jobs.advance(job, state=JobState.DEPLOYING, lease_token="", lease_until=None)

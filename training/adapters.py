@@ -52,11 +52,13 @@ _PLAIN_SETTINGS: dict[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedAdapter:
-    """A version on disk. `sha256` is of the weights' file, `bytes` of the whole folder."""
+    """A version on disk. `sha256` is of the weights' file, `bytes` of the whole folder; `rank` may
+    be its parent's and not the setting's."""
 
     path: Path
     sha256: str
     bytes: int
+    rank: int
 
 
 def attach(base: Base, config: TrainConfig, parent: Path | None) -> PeftModel:
@@ -125,7 +127,9 @@ def save_version(model: PeftModel, folder: Path) -> SavedAdapter:
         raise
     _fsync(folder.parent)
     size = sum((folder / name).stat().st_size for name in (WEIGHTS, SETTINGS))
-    return SavedAdapter(path=folder, sha256=file_sha256(folder / WEIGHTS), bytes=size)
+    settings: Any = model.peft_config["default"]
+    sha256 = file_sha256(folder / WEIGHTS)
+    return SavedAdapter(path=folder, sha256=sha256, bytes=size, rank=settings.r)
 
 
 def file_sha256(path: Path) -> str:

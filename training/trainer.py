@@ -80,7 +80,7 @@ def train(
         rated = [[_with_proximal(run, item) for item in batch] for batch in rated]
     trained = _rate(run, rated * epochs)
     stopped = _reanswer(run, hinted, replayed) if learns else "steps"
-    rewards = [sample.reward for sample in samples if sample.reward is not None]
+    rewards = [s.reward for s in samples if s.reward is not None and s.id in trained]
     return TrainResult(
         steps=run.step,
         trained=tuple(trained),
@@ -172,7 +172,9 @@ def _replayed(run: _Run, replay: Sequence[Sample], *, is_alone: bool) -> list[It
     fresh = [replace(sample, version_age=0) for sample in replay]
     items, dropped = prepare(run.base, fresh, run.config, baseline=Baseline())
     items = [item for item in items if item.is_hinted]
-    return _effective(run, items, dropped) if is_alone else items
+    if is_alone:
+        return _effective(run, items, dropped)
+    return [with_chosen_hint(run.base, run.model, item, run.config) for item in items]
 
 
 def _with_proximal(run: _Run, item: Item) -> Item:

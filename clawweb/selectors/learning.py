@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from clawweb.config import config
-from clawweb.engine import get_engine
+from clawweb.engine import base_hash, get_engine
 from clawweb.models import (
     ACTIVE_JOB,
     AdapterState,
@@ -51,6 +51,14 @@ NEWEST_VOTE = Feedback.objects.filter(turn=OuterRef("pk")).order_by("-id").value
 
 def live_adapter(user: User) -> AdapterVersion | None:
     return AdapterVersion.objects.filter(user=user, state=AdapterState.LIVE).first()
+
+
+def trained_on_from(live: AdapterVersion | None) -> AdapterVersion | None:
+    """Where a job begins: the live version; the base model where that one belongs to another base,
+    or is of a higher rank than is served now."""
+    if live is None or live.base_hash != base_hash() or live.rank > config().lora_rank:
+        return None
+    return live
 
 
 def policy_of(adapter: AdapterVersion | None) -> Policy:

@@ -41,6 +41,7 @@ from clawweb.selectors.learning import (
     live_adapter,
     ready_samples,
     settled_samples,
+    trained_on_from,
     versions_behind,
 )
 from clawweb.services import audit, quotas
@@ -129,11 +130,7 @@ def claim_job(public_id: str) -> TrainingJob | None:
     if lapsed and job.crashes + 1 >= MAX_ATTEMPTS:
         if takes.update(lease_token=str(uuid.uuid4())):
             job.refresh_from_db()
-            end_job(
-                job,
-                state=JobState.FAILED,
-                reason=sentences.DIED % {"n": MAX_ATTEMPTS},
-            )
+            end_job(job, state=JobState.FAILED, reason=sentences.DIED % {"n": MAX_ATTEMPTS})
         return None
     with transaction.atomic():
         claimed = takes.update(
@@ -160,7 +157,7 @@ def _claim_samples(job: TrainingJob) -> None:
     """All ready samples, oldest first, at most 64; those that may not train are dropped with the
     reason."""
     live = live_adapter(job.user)
-    job.parent = live
+    job.parent = trained_on_from(live)
     job.save(update_fields=["parent"])
     ready = ready_samples(job.user).select_related("turn__session", "user", "feedback")
     samples = list(ready[:MAX_SAMPLES])
@@ -285,6 +282,8 @@ def drop_samples(job: TrainingJob, reasons: Mapping[int, str]) -> None:
 @transaction.atomic
 def note_reanswers(job: TrainingJob, sample_ids: Iterable[int]) -> None:
     """Which samples' prompts the candidate answered again in training."""
+    if not held(job).exists():
+        raise LeaseLost(job.public_id)
     for pk in sample_ids:
         JobSample.objects.get_or_create(job=job, sample_id=pk, role="reanswer")
 

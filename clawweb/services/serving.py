@@ -148,16 +148,17 @@ def prune() -> None:
     versions: dict[int, list[AdapterVersion]] = defaultdict(list)
     for row in AdapterVersion.objects.exclude(state=AdapterState.ERASED):
         versions[row.user_id].append(row)
-    for user in User.objects.filter(adapters__isnull=False).distinct():
-        rows = versions[user.pk]
+    trials = dict(User.objects.exclude(trial=None).values_list("pk", "trial"))
+    for pk in {*versions, *_with_files()}:
+        rows = versions[pk]
         in_use: set[int] = set()
         for row in rows:
             if row.state in (AdapterState.LIVE, AdapterState.CANDIDATE):
                 in_use |= {row.pk, *row.live_before[-1:]}
         newest = {row.pk for row in rows[: config().versions_kept]}
         pinned = {row.pk for row in rows if row.pinned}
-        keep = {*in_use, *newest, *pinned, user.trial_id}
-        _remove_orphans(user, {Path(row.path).name for row in rows})
+        keep = {*in_use, *newest, *pinned, trials.get(pk)}
+        _remove_orphans(pk, {Path(row.path).name for row in rows})
         for row in rows:
             if row.pk not in keep:
                 delete_files(row, why="Its files were removed: newer versions replaced it.")
@@ -170,19 +171,25 @@ def home_of(user_pk: int) -> Path:
     return Path("adapters") / f"u{user_pk}"
 
 
-def _remove_orphans(user: User, known: set[str]) -> None:
+def _with_files() -> list[int]:
+    """Users, also of erased accounts, who have a folder for versions."""
+    homes = (config().var / home_of(0)).parent.glob("u*")
+    return [int(home.name[1:]) for home in homes if home.name[1:].isdecimal()]
+
+
+def _remove_orphans(user_pk: int, known: set[str]) -> None:
     """What a worker wrote that no row names: it died, or all was erased while it trained.
 
     Where all that is there is `known` nobody is asked. Else the folder is read before the jobs, and
     the jobs before the versions: what was there and has no job any more has its row by then, if it
     gets one.
     """
-    home = config().var / home_of(user.pk)
+    home = config().var / home_of(user_pk)
     found = [entry for entry in _entries(home) if _version_of(entry) not in known]
-    if not found or TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).exists():
+    if not found or TrainingJob.objects.filter(user=user_pk, state__in=ACTIVE_JOB).exists():
         return
     loaded = async_to_sync(get_engine().loaded)()
-    own = AdapterVersion.objects.filter(user=user)
+    own = AdapterVersion.objects.filter(user=user_pk)
     needed = own.exclude(state=AdapterState.ERASED) | own.filter(name__in=loaded)
     kept = {Path(path).name for path in needed.values_list("path", flat=True)}
     for entry in found:

@@ -135,6 +135,7 @@ def test_a_version_made_from_a_marked_one_or_from_a_deleted_chat_is_marked(alice
         path=Path("adapters/x/v1.1"),
         sha256="0" * 64,
         size_bytes=1,
+        rank=8,
         base_hash="b",
         measures=[],
         accepted=True,

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from clawweb import deployment, training_run
 from clawweb.config import config
@@ -25,6 +26,7 @@ from clawweb.services.errors import LeaseLost
 from rollouts.types import Message
 from tests.factories import down, make_turn, up
 from training.config import TrainConfig
+from training.gate import measure
 
 # The lease is renewed from a thread of its own: the rows must be there for it.
 pytestmark = pytest.mark.django_db(transaction=True, serialized_rollback=True)
@@ -160,6 +162,43 @@ def test_a_refused_version_says_why_and_its_samples_count_again(alice, monkeypat
     assert set(TrainingSample.objects.values_list("state", flat=True)) == {"ready"}
 
 
+def test_votes_count_once_in_the_baseline_however_often_they_train(alice, monkeypatch):
+    verdict = iter([Refused(), Accepted()])
+    monkeypatch.setattr(training_run, "decide", lambda _: next(verdict))
+    up(sampled(alice, 1))
+    for count in (0, 1):
+        training_run.run(jobs.queue_job(user=alice).public_id)
+        alice.refresh_from_db()
+        assert alice.reward_count == count
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_a_job_whose_database_is_away_for_a_while_is_taken_up_again(alice, monkeypatch, attempts):
+    def away(*_, **__):
+        raise OperationalError("the server closed the connection")
+
+    monkeypatch.setattr(jobs, "record_step", away)
+    job = job_of(alice, 1)
+    for _ in range(attempts):
+        assert not training_run.run(job.public_id)
+    job.refresh_from_db()
+    assert job.state == (JobState.QUEUED if attempts < jobs.MAX_ATTEMPTS else JobState.FAILED)
+
+
+def test_held_back_replies_of_another_tokenizer_are_not_compared(alice, monkeypatch):
+    seen = []
+    monkeypatch.setattr(training_run, "decide", lambda _: Refused())
+    monkeypatch.setattr(
+        training_run, "measure", lambda *args: seen.extend(args[3]) or measure(*args)
+    )
+    job = job_of(alice, 3)
+    own, other = TrainingSample.objects.order_by("pk")[1:]
+    TrainingSample.objects.exclude(pk__lt=own.pk).update(held_back=True)
+    Turn.objects.filter(pk=other.turn_id).update(template_hash="another")
+    training_run.run(job.public_id)
+    assert [sample.id for sample in seen] == [own.pk]
+
+
 def test_a_job_without_any_trainable_rating_ends_as_no_signal_with_the_reasons(alice):
     turn = sampled(alice, 1)
     Turn.objects.filter(pk=turn.pk).update(prompt_ids=[1, 2, 3])
@@ -172,7 +211,8 @@ def test_a_job_without_any_trainable_rating_ends_as_no_signal_with_the_reasons(a
     assert receipt(turn)["drop_reason"] == "template_changed"
 
 
-def test_a_thumb_up_trains_by_reward_alone(alice):
+def test_a_thumb_up_trains_by_reward_alone(alice, monkeypatch):
+    monkeypatch.setattr(training_run, "decide", lambda _: Accepted())
     up(sampled(alice, 1))
     job = jobs.queue_job(user=alice)
     training_run.run(job.public_id)

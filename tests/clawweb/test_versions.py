@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
-import shutil
 import zipfile
 from pathlib import Path
 
@@ -12,51 +10,14 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import IntegrityError, transaction
 
-from clawweb import deployment
 from clawweb.config import config
-from clawweb.engine import base_hash
-from clawweb.models import AdapterState, AdapterVersion, JobState, TrainingJob
-from clawweb.selectors.learning import adapter_json, live_adapter, policy_of, receipt
+from clawweb.models import AdapterState, AdapterVersion, TrainingJob
+from clawweb.selectors.learning import adapter_json, live_adapter, policy_of
 from clawweb.services import jobs, serving, versions
 from clawweb.services.errors import CannotDelete, CannotPromote, LeaseLost, NothingToRollBack
-from rollouts.errors import UnknownAdapter
-from tests.factories import claimed_job, make_adapter, make_turn, rated, write_weights
-from training.gate import Measure
+from tests.factories import claimed_job, make_adapter, make_turn, rated, registered
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
-
-FINE = Measure(measure="length", value=20.0, limit=3.0, ok=True, text="20 tokens")
-
-
-def registered(user, *, accepted=True, differs=True):
-    """A job with its version's row and folder, as training leaves them."""
-    job = claimed_job(user)
-    version = versions.next_version(user)
-    path = versions.folder_for(user, version, job.attempt)
-    folder = config().var / path
-    folder.mkdir(parents=True, exist_ok=True)
-    adapter = versions.register(
-        job,
-        version=version,
-        path=path,
-        sha256=write_weights(str(path), "w"),
-        size_bytes=3,
-        base_hash=base_hash(),
-        measures=[FINE],
-        accepted=accepted,
-        note="" if accepted else "it repeats itself",
-    )
-    # What the scripted engine gives, as if a trainer had measured it.
-    scored = [-0.01 * (token + 1) - 0.001 * version for token in (4, 5)]
-    probe = {"prompt_ids": [1], "response_ids": [4, 5], "adapter_logprobs": scored}
-    if not differs:
-        probe["adapter_logprobs"] = [-9.0, -9.0]
-    Path(f"{folder}.probe.json").write_text(json.dumps(probe))
-    return job, adapter
-
-
-def hand_over(job):
-    jobs.advance(job, state=JobState.DEPLOYING, lease_token="", lease_until=None)
 
 
 def test_a_job_registers_one_version_with_its_gate_results(alice):
@@ -69,8 +30,8 @@ def test_a_job_registers_one_version_with_its_gate_results(alice):
     ]
     with pytest.raises(LeaseLost):
         versions.register(
-            job, version=2, path=Path("x"), sha256="cd" * 32, size_bytes=1, base_hash="",
-            measures=[], accepted=True, note="",
+            job, version=2, path=Path("x"), sha256="cd" * 32, size_bytes=1, rank=8,
+            base_hash="", measures=[], accepted=True, note="",
         )  # fmt: skip
     assert AdapterVersion.objects.count() == 1
 
@@ -79,90 +40,6 @@ def test_the_database_allows_one_live_version_per_user(alice):
     make_adapter(alice, 1, AdapterState.LIVE)
     with pytest.raises(IntegrityError), transaction.atomic():
         make_adapter(alice, 2, AdapterState.LIVE)
-
-
-def test_deploying_moves_live_and_the_samples_are_learned(alice, engine):
-    turns = rated(alice, 1)
-    job, adapter = registered(alice)
-    hand_over(job)
-    deployment.deploy(job.public_id)
-    assert live_adapter(alice) == adapter
-    assert TrainingJob.objects.get().state == JobState.DEPLOYED
-    assert receipt(turns[0])["text"] == "learned in v1"
-
-
-def test_deploying_twice_does_nothing_the_second_time(alice, engine):
-    rated(alice, 1)
-    job, adapter = registered(alice)
-    hand_over(job)
-    deployment.deploy(job.public_id)
-    deployment.deploy(job.public_id)
-    assert live_adapter(alice) == adapter
-    assert adapter.live_before == []
-
-
-def test_a_version_that_the_server_sees_otherwise_than_the_trainer_does_not_go_live(alice, engine):
-    make_adapter(alice, 1, AdapterState.LIVE)
-    turns = rated(alice, 1)
-    job, adapter = registered(alice, differs=False)
-    hand_over(job)
-    deployment.deploy(job.public_id)
-    adapter.refresh_from_db()
-    job.refresh_from_db()
-    assert live_adapter(alice).version == 1
-    assert (adapter.state, job.state) == (AdapterState.REFUSED, JobState.FAILED)
-    assert "disagree" in job.reason
-    assert receipt(turns[0])["state"] == "counted"
-
-
-def test_a_version_whose_files_are_gone_does_not_go_live(alice, engine):
-    rated(alice, 1)
-    job, adapter = registered(alice)
-    shutil.rmtree(config().var / adapter.path)
-    hand_over(job)
-    deployment.deploy(job.public_id)
-    job.refresh_from_db()
-    assert (live_adapter(alice), job.state) == (None, JobState.FAILED)
-
-
-@pytest.mark.parametrize("harm", ["changed", "gone"])
-def test_weights_that_are_not_those_of_the_gate_reach_no_server(alice, engine, harm):
-    """Not when they go live, not after a restart of the server, not by hand."""
-    rated(alice, 8)
-    job, adapter = registered(alice)
-    weights = config().var / adapter.path / serving.WEIGHTS
-    hand_over(job)
-    if harm == "changed":
-        weights.write_bytes(weights.read_bytes() + b"\0")
-    else:
-        weights.unlink()
-    deployment.deploy(job.public_id)
-    job.refresh_from_db()
-    assert job.state == JobState.FAILED
-    assert "its weights" in job.reason
-    AdapterVersion.objects.filter(pk=adapter.pk).update(state=AdapterState.LIVE)
-    serving.reconcile()
-    assert async_to_sync(engine.loaded)() == {}
-    with pytest.raises(CannotPromote, match="its weights"):
-        serving.serve(adapter)
-
-
-def test_an_engine_that_is_down_leaves_the_job_waiting(alice, engine, monkeypatch):
-    from rollouts.errors import EngineUnavailable
-
-    async def down(policy):
-        raise EngineUnavailable("no answer")
-
-    monkeypatch.setattr(engine, "load", down)
-    rated(alice, 1)
-    job, adapter = registered(alice)
-    hand_over(job)
-    deployment.deploy(job.public_id)
-    job.refresh_from_db()
-    adapter.refresh_from_db()
-    assert (job.state, adapter.state) == (JobState.DEPLOYING, AdapterState.CANDIDATE)
-    assert versions.jobs_to_deploy() == [job]
-    monkeypatch.undo()
 
 
 def test_rollback_goes_to_the_version_before_and_finally_to_base(alice, engine):
@@ -217,30 +94,6 @@ def test_a_version_of_another_base_model_is_neither_promoted_nor_loaded(alice, e
     versions.go_live(adapter, over=None, why="")
     serving.reconcile()
     assert engine._adapters == {}
-
-
-def test_a_server_that_restarts_between_load_and_probe_refuses_nothing(alice, engine, monkeypatch):
-    async def forget(*_, **__):
-        raise UnknownAdapter("who?")
-
-    monkeypatch.setattr(engine, "score", forget)
-    rated(alice, 1)
-    job, adapter = registered(alice)
-    hand_over(job)
-    deployment.deploy(job.public_id)
-    adapter.refresh_from_db()
-    assert adapter.state == AdapterState.CANDIDATE
-    assert versions.jobs_to_deploy() == [job]
-
-
-def test_a_broken_probe_file_ends_the_job_instead_of_trying_for_ever(alice, engine):
-    rated(alice, 1)
-    job, adapter = registered(alice)
-    Path(f"{config().var / adapter.path}.probe.json").write_text("{}")
-    hand_over(job)
-    deployment.deploy(job.public_id)
-    job.refresh_from_db()
-    assert job.state == JobState.FAILED
 
 
 @pytest.mark.parametrize(
@@ -362,6 +215,15 @@ def test_what_no_row_names_is_removed_and_what_somebody_put_there_stays(alice, e
     left = {path.name for path in kept.parent.iterdir()}
     assert left >= {"v1.1", "v1.1.probe.json", "away", "notes"}
     assert not left & {"v2.1", "v2.1.probe.json", ".v2.2.unfinished-7"}
+
+
+def test_files_of_who_has_no_version_any_more_are_removed(alice, bob, engine):
+    """All was erased while a worker was about to save."""
+    for pk in (alice.pk, 10**9):  # and of an account that is gone
+        (config().var / serving.home_of(pk) / "v1.1").mkdir(parents=True, exist_ok=True)
+    serving.prune()
+    for pk in (alice.pk, 10**9):
+        assert not (config().var / serving.home_of(pk) / "v1.1").exists()
 
 
 def test_nothing_is_taken_for_an_orphan_while_a_job_runs(alice, engine):

@@ -355,16 +355,6 @@ def test_the_same_job_twice_gives_the_same_adapter(base: Base, config: TrainConf
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
-def test_replay_takes_part_in_reanswers_only(
-    base: Base, model: PeftModel, config: TrainConfig
-) -> None:
-    older = make_sample(base, 99, version_age=2)
-    result, steps = job(base, model, samples(base, 2), config, replay=[older])
-    assert result.reanswers == {1: 3, 2: 3, 99: 3}
-    assert 99 not in result.trained
-    assert steps[0].phase == "rated"
-
-
 def test_earlier_hints_are_learned_further_in_a_job_of_thumbs_alone(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:

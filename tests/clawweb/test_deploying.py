@@ -1,0 +1,187 @@
+"""A version on its way to live: what lets it go there, what stops it, what makes it wait."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import OperationalError
+
+from clawweb import deployment
+from clawweb.config import config
+from clawweb.models import AdapterState, AdapterVersion, Consent, JobState, TrainingJob, User
+from clawweb.selectors.learning import live_adapter, receipt
+from clawweb.services import serving, versions
+from clawweb.services.errors import CannotPromote
+from rollouts.errors import UnknownAdapter
+from tests.factories import hand_over, make_adapter, rated, registered
+
+pytestmark = [pytest.mark.db, pytest.mark.django_db]
+
+
+def test_deploying_moves_live_and_the_samples_are_learned(alice, engine):
+    turns = rated(alice, 1)
+    job, adapter = registered(alice)
+    hand_over(job)
+    deployment.deploy(job.public_id)
+    assert live_adapter(alice) == adapter
+    assert TrainingJob.objects.get().state == JobState.DEPLOYED
+    assert receipt(turns[0])["text"] == "learned in v1"
+
+
+def test_deploying_twice_does_nothing_the_second_time(alice, engine):
+    rated(alice, 1)
+    job, adapter = registered(alice)
+    hand_over(job)
+    deployment.deploy(job.public_id)
+    deployment.deploy(job.public_id)
+    assert live_adapter(alice) == adapter
+    assert adapter.live_before == []
+
+
+def test_a_version_that_the_server_sees_otherwise_than_the_trainer_does_not_go_live(alice, engine):
+    make_adapter(alice, 1, AdapterState.LIVE)
+    turns = rated(alice, 1)
+    job, adapter = registered(alice, differs=False)
+    hand_over(job)
+    deployment.deploy(job.public_id)
+    adapter.refresh_from_db()
+    job.refresh_from_db()
+    assert live_adapter(alice).version == 1
+    assert (adapter.state, job.state) == (AdapterState.REFUSED, JobState.FAILED)
+    assert "disagree" in job.reason
+    assert receipt(turns[0])["state"] == "counted"
+
+
+def test_a_version_whose_files_are_gone_does_not_go_live(alice, engine):
+    rated(alice, 1)
+    job, adapter = registered(alice)
+    shutil.rmtree(config().var / adapter.path)
+    hand_over(job)
+    deployment.deploy(job.public_id)
+    job.refresh_from_db()
+    assert (live_adapter(alice), job.state) == (None, JobState.FAILED)
+
+
+@pytest.mark.parametrize("harm", ["changed", "gone"])
+def test_weights_that_are_not_those_of_the_gate_reach_no_server(alice, engine, harm):
+    """Not when they go live, not after a restart of the server, not by hand."""
+    rated(alice, 8)
+    job, adapter = registered(alice)
+    weights = config().var / adapter.path / serving.WEIGHTS
+    hand_over(job)
+    if harm == "changed":
+        weights.write_bytes(weights.read_bytes() + b"\0")
+    else:
+        weights.unlink()
+    deployment.deploy(job.public_id)
+    job.refresh_from_db()
+    assert job.state == JobState.FAILED
+    assert "its weights" in job.reason
+    AdapterVersion.objects.filter(pk=adapter.pk).update(state=AdapterState.LIVE)
+    serving.reconcile()
+    assert async_to_sync(engine.loaded)() == {}
+    with pytest.raises(CannotPromote, match="its weights"):
+        serving.serve(adapter)
+
+
+def test_what_its_user_chose_meanwhile_is_not_undone_by_a_job(alice, engine):
+    make_adapter(alice, 1, AdapterState.LIVE)
+    turns = rated(alice, 1)
+    job, adapter = registered(alice)
+    hand_over(job)
+    versions.rollback(alice)
+    deployment.deploy(job.public_id)
+    adapter.refresh_from_db()
+    job.refresh_from_db()
+    assert live_adapter(alice) is None
+    assert AdapterVersion.objects.get(version=1).rolled_back_at is not None
+    assert (adapter.state, job.state) == (AdapterState.REFUSED, JobState.CANCELLED)
+    assert "Another version was made the one that answers" in job.reason
+    assert receipt(turns[0])["state"] == "counted"
+
+
+def test_who_will_not_train_any_more_gets_no_version(alice, engine):
+    turns = rated(alice, 1)
+    job, adapter = registered(alice)
+    hand_over(job)
+    User.objects.filter(pk=alice.pk).update(consent=Consent.KEEP)
+    deployment.deploy(job.public_id)
+    adapter.refresh_from_db()
+    job.refresh_from_db()
+    assert live_adapter(alice) is None
+    assert (adapter.state, job.state) == (AdapterState.REFUSED, JobState.CANCELLED)
+    assert receipt(turns[0])["drop_reason"] == "consent"
+
+
+@pytest.mark.parametrize("change", [{"base_hash": "another"}, {"rank": 16}])
+def test_a_version_that_cannot_be_trained_on_is_followed_by_one_from_base(alice, engine, change):
+    old = make_adapter(alice, 1, AdapterState.LIVE, **change)
+    rated(alice, 1)
+    job, adapter = registered(alice)
+    assert job.parent is None
+    hand_over(job)
+    deployment.deploy(job.public_id)
+    assert live_adapter(alice) == adapter
+    assert live_adapter(alice).live_before == [old.pk]
+
+
+def test_a_database_that_is_away_for_a_while_refuses_nothing(alice, engine, monkeypatch):
+    def away(*_, **__):
+        raise OperationalError("the server closed the connection")
+
+    rated(alice, 1)
+    job, adapter = registered(alice)
+    hand_over(job)
+    with monkeypatch.context() as patch:
+        patch.setattr(versions, "go_live", away)
+        deployment.deploy(job.public_id)
+    adapter.refresh_from_db()
+    assert adapter.state == AdapterState.CANDIDATE
+    assert versions.jobs_to_deploy() == [job]
+    deployment.deploy(job.public_id)
+    assert live_adapter(alice) == adapter
+
+
+def test_an_engine_that_is_down_leaves_the_job_waiting(alice, engine, monkeypatch):
+    from rollouts.errors import EngineUnavailable
+
+    async def down(policy):
+        raise EngineUnavailable("no answer")
+
+    monkeypatch.setattr(engine, "load", down)
+    rated(alice, 1)
+    job, adapter = registered(alice)
+    hand_over(job)
+    deployment.deploy(job.public_id)
+    job.refresh_from_db()
+    adapter.refresh_from_db()
+    assert (job.state, adapter.state) == (JobState.DEPLOYING, AdapterState.CANDIDATE)
+    assert versions.jobs_to_deploy() == [job]
+    monkeypatch.undo()
+
+
+def test_a_server_that_restarts_between_load_and_probe_refuses_nothing(alice, engine, monkeypatch):
+    async def forget(*_, **__):
+        raise UnknownAdapter("who?")
+
+    monkeypatch.setattr(engine, "score", forget)
+    rated(alice, 1)
+    job, adapter = registered(alice)
+    hand_over(job)
+    deployment.deploy(job.public_id)
+    adapter.refresh_from_db()
+    assert adapter.state == AdapterState.CANDIDATE
+    assert versions.jobs_to_deploy() == [job]
+
+
+def test_a_broken_probe_file_ends_the_job_instead_of_trying_for_ever(alice, engine):
+    rated(alice, 1)
+    job, adapter = registered(alice)
+    Path(f"{config().var / adapter.path}.probe.json").write_text("{}")
+    hand_over(job)
+    deployment.deploy(job.public_id)
+    job.refresh_from_db()
+    assert job.state == JobState.FAILED
