@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -173,6 +174,26 @@ def test_paths_and_names_of_code_exist(document: Path) -> None:
     for path, names in re.findall(r"`([\w/]+\.py)`((?:,? `[A-Za-z_][\w.]*`)+)", text):
         missing = set(re.findall(r"`([\w.]+)`", names)) - defined_in(ROOT / path)
         assert missing == set(), f"{document.name} names {missing} of {path}"
+
+
+@cache
+def all_tests() -> set[str]:
+    texts = [text_of(name) for name in listed("tests") if name.endswith(".py")]
+    return {name for text in texts for name in re.findall(r"def (test_\w+)", text)}
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_tests_that_are_named_exist(document: Path) -> None:
+    named = set(re.findall(r"`(test_\w+)`", document.read_text(encoding="utf-8")))
+    assert named - all_tests() == set()
+
+
+def test_each_promise_of_security_names_a_test() -> None:
+    _, _, below = text_of("docs/security.md").partition("\n| promise | test |\n")
+    table, _, _ = below.partition("\n\n")
+    rows = [row.strip("| ").split(" | ") for row in table.splitlines()[1:]]
+    assert len(rows) >= 25
+    assert [promise for promise, *tests in rows if not re.search("`test_", "".join(tests))] == []
 
 
 def make_targets() -> set[str]:

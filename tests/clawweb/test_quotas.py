@@ -136,13 +136,19 @@ def test_as_many_versions_are_kept_as_the_setting_says(alice: User, setting: Any
     assert quotas.versions_kept(alice).used == 3
 
 
-def test_everybody_sees_their_own(client: Client, alice: User, setting: Any) -> None:
-    setting(tokens_per_day=100)
+def test_everybody_sees_their_own(client: Client, alice: User, setting: Any, at_noon: None) -> None:
+    setting(tokens_per_day=100, training_minutes_per_week=30, versions_kept=4, disk_mib=50)
     used(alice, 60, 10)
     used(alice, None, None)
+    make_adapter(alice, 1, size_bytes=3 << 20)
+    now = timezone.now()
+    TrainingJob.objects.create(
+        user=alice, state="failed", started_at=now - timedelta(seconds=120), finished_at=now
+    )
     client.force_login(alice)
     page = " ".join(client.get("/settings/").content.decode().split())
-    assert "70 of 100" in page
+    for words in ("70 of 100", "2 of 30", "1 of 4", "3 MB of 50 MB"):
+        assert words in page
     assert 'max="100" value="70"' in page
     assert "and 1 reply that was not counted" in page
 

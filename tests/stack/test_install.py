@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -88,3 +91,23 @@ def test_behind_a_proxy_with_tls_django_has_nothing_to_complain_about(tmp_path: 
     command = [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_clean"),
+    [
+        ([{"name": "a", "vulns": []}, {"name": "b", "vulns": []}], True),
+        ([{"name": "a", "vulns": []}, {"name": "b", "skip_reason": "not reached"}], False),
+        ([{"name": "a", "version": "1", "vulns": [{"id": "X-1", "fix_versions": []}]}], False),
+        (None, False),  # it said nothing that can be read
+    ],
+)
+def test_what_was_not_looked_up_is_not_clean(
+    answer: Any, is_clean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(REQUIREMENTS)
+    supply = importlib.import_module("supply")
+    said = json.dumps({"dependencies": answer}) if answer else "no connection"
+    done = subprocess.CompletedProcess([], 0, stdout=said, stderr="")
+    monkeypatch.setattr(supply, "tool", lambda *_: done)
+    assert (supply.audit() == 0) is is_clean
