@@ -202,6 +202,7 @@ def _job_row(job: TrainingJob) -> dict[str, Any]:
         "seconds": seconds,
         "left": seconds_left(job),
         "advice": _advice(job),
+        "method_words": str(METHOD_WORDS.get(job.method, "")).partition(": ")[2],
     }
 
 

@@ -109,16 +109,17 @@ def test_what_is_cut_off_arrives_whole(
 
 
 def test_a_killed_generator_leaves_its_text_and_a_way_on(
-    context: BrowserContext, demo: Demo
+    context: BrowserContext, demo: Demo, rng: random.Random
 ) -> None:
     text = " ".join(f"word{n}" for n in range(400))
+    killed_at = rng.randrange(60, 300)  # by then a second's words are in the row
     page = context.new_page()
     page.goto("/chat/")
     turn = page.locator(".turn").last
     with demo.writing(RATE) as writer:
         page.get_by_label("Your message").fill(text)
         page.keyboard.press("Enter")
-        expect(turn.locator(".reply")).to_contain_text("word60")
+        expect(turn.locator(".reply")).to_contain_text(f"word{killed_at}")
         writer.kill()
     # What the sweep does once the lease is over; no worker runs here.
     demo.stack.manage("shell", "--command", ABANDON)

@@ -1,0 +1,58 @@
+"""What people do besides asking and rating, among the demo rows: copy code, keep a chat out of
+training, talk without a trace."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Look
+from tests.browser.demo import Demo
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180, method="signal")]
+
+
+def open_chat(look: Look, title: str) -> Page:
+    page = look("ada", "/chat/")
+    page.get_by_role("link", name=title).click()
+    page.wait_for_url("**/chat/sess-*/")
+    return page
+
+
+def test_code_is_copied_without_its_frame(look: Look) -> None:
+    page = open_chat(look, "Sum of squares in Python")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    code = page.locator(".code").first
+    code.get_by_role("button", name="Copy").press("Enter")
+    expect(page.locator("#notices")).to_contain_text("Copied.")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.strip()
+    assert copied == code.locator("pre").text_content()
+
+
+def test_a_chat_is_kept_out_of_training_and_let_in_again(look: Look) -> None:
+    page = look("ada", "/chat/")
+    row = page.locator("#sessions").get_by_role("listitem").filter(has_text="Tomatoes on a balcony")
+    for act, words, marks in (
+        ("Keep out of training", "This chat is kept out of training.", 1),
+        ("Let it train", "This chat may train your agent.", 0),
+    ):
+        row.locator("summary").press("Enter")
+        row.get_by_role("button", name=act).press("Enter")
+        expect(page.locator("#notices")).to_contain_text(words)
+        expect(row.get_by_role("img", name="kept out of training")).to_have_count(marks)
+
+
+def test_a_temporary_chat_is_answered_and_leaves_no_text(look: Look, demo: Demo) -> None:
+    page = look("newcomer", "/chat/")
+    page.get_by_role("link", name="Temporary").click()
+    expect(page.get_by_role("note")).to_contain_text("its texts are gone after an hour")
+    turn = page.locator(".turn").last
+    with demo.writing(100):
+        page.get_by_label("Your message").fill("whisper of a secret")
+        page.keyboard.press("Enter")
+        expect(turn).to_have_attribute("data-state", "complete")
+    expect(turn.locator(".reply")).to_have_text("whisper of a secret")
+    expect(turn.get_by_role("button", name="Good reply")).to_have_count(0)
+    for address in ("/chat/", "/sessions/", "/api/sessions", "/parts/sessions/?q=whisper"):
+        assert "secret" not in page.request.get(address).text(), address
