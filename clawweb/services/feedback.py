@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
@@ -44,7 +44,8 @@ def rate_turn(*, turn: Turn, author: User, changes: dict[str, Any], source: str 
 
     `changes` holds any of value (+1, -1, None), reasons (slugs), comment, correction, final. A
     reason or a correction without a vote is a vote down; a new vote the other way clears what
-    explained the old one.
+    explained the old one. The same again, while its sample waits for a reason, prolongs the wait
+    and appends nothing.
     """
     if not turn.recorded:
         raise NotRecorded(
@@ -58,6 +59,9 @@ def rate_turn(*, turn: Turn, author: User, changes: dict[str, Any], source: str 
     )
     before = latest_feedback(turn)
     said = _merged(before, changes)
+    is_new = before is None or any(getattr(before, name) != said[name] for name in _GIVEN)
+    if before is not None and not is_new and not said["is_final"] and _wait_on(turn):
+        return before
     row = Feedback.objects.create(
         turn=turn,
         author=author,
@@ -66,7 +70,7 @@ def rate_turn(*, turn: Turn, author: User, changes: dict[str, Any], source: str 
         content_hash=hashlib.sha256(turn.reply.encode()).hexdigest(),
         **said,
     )
-    if before is None or any(getattr(before, name) != said[name] for name in _GIVEN):
+    if is_new:
         _replace_sample(turn, row)
     elif row.is_final:
         _settle_now(turn)
@@ -102,7 +106,9 @@ def _merged(before: Feedback | None, changes: dict[str, Any]) -> dict[str, Any]:
     if before is not None:
         kept = {name: getattr(before, name) for name in _GIVEN}
     if "value" in changes and changes["value"] != kept["value"]:
-        kept = {"value": changes["value"], "reasons": [], "comment": "", "correction": ""}
+        if kept["value"] is not None:  # what came before the vote explains it
+            kept = {"reasons": [], "comment": "", "correction": ""}
+        kept["value"] = changes["value"]
     if changes.get("reasons") is not None:
         kept["reasons"] = _reasons(changes["reasons"])
     for name in ("comment", "correction"):
@@ -134,7 +140,8 @@ def _reasons(slugs: Sequence[str]) -> list[dict[str, str]]:
 
 def _replace_sample(turn: Turn, row: Feedback) -> None:
     """The newest row decides: an unclaimed sample gives way, a claimed or learned one is marked."""
-    old = turn.samples.order_by("-id").first()
+    # Locked: a job that ends beside this gives its samples back, and this one must be seen so.
+    old = turn.samples.select_for_update().order_by("-id").first()
     taken_back = row.value is None and not row.comment
     if old is not None:
         unclaimed = TrainingSample.objects.filter(
@@ -158,8 +165,23 @@ def _replace_sample(turn: Turn, row: Feedback) -> None:
 def _settle_now(turn: Turn) -> None:
     """Nothing more is being written about this reply: its sample need not wait."""
     for sample in turn.samples.select_related("user").filter(state=SampleState.WAITING):
-        settle(sample)
-        sample.save(update_fields=["state", "held_back", "updated_at"])
+        _settle_row(sample)
+
+
+def _settle_row(sample: TrainingSample) -> bool:
+    """Settle it, unless another was quicker: a job may even have claimed it since it was read."""
+    settle(sample)
+    waiting = TrainingSample.objects.filter(pk=sample.pk, state=SampleState.WAITING)
+    return bool(waiting.update(state=sample.state, held_back=sample.held_back))
+
+
+def _wait_on(turn: Turn) -> bool:
+    """Somebody is still explaining: a sample that waits for a reason waits anew."""
+    return bool(turn.samples.filter(state=SampleState.WAITING).update(settles_at=_settles_at()))
+
+
+def _settles_at() -> datetime:
+    return timezone.now() + timedelta(seconds=config().settle_seconds)
 
 
 def _sample(turn: Turn, row: Feedback) -> TrainingSample:
@@ -202,7 +224,7 @@ def _decided(sample: TrainingSample, turn: Turn, *, waits: bool) -> TrainingSamp
     if reason:
         sample.state, sample.drop_reason = SampleState.DROPPED, reason
         return sample
-    sample.settles_at = timezone.now() + timedelta(seconds=config().settle_seconds if waits else 0)
+    sample.settles_at = _settles_at() if waits else timezone.now()
     sample.state = SampleState.WAITING
     if not waits:
         settle(sample)
@@ -300,11 +322,7 @@ def settle_due() -> list[User]:
     )
     users: dict[int, User] = {}
     for sample in due:
-        settle(sample)
-        moved = TrainingSample.objects.filter(pk=sample.pk, state=SampleState.WAITING).update(
-            state=sample.state, held_back=sample.held_back
-        )
-        if moved:
+        if _settle_row(sample):
             users[sample.user_id] = sample.user
             changed(sample.user_id, "receipt", sample.turn.public_id)
     return list(users.values())

@@ -12,6 +12,7 @@ export class Rating {
     this.onReceipt = onReceipt;
     this.onCompare = onCompare;
     this.say = say;
+    this.last = Promise.resolve(); // of what was sent: the server hears it in this order
     view.part("up").addEventListener("click", () => this.vote(1));
     view.part("down").addEventListener("click", () => this.vote(-1));
     view.part("why").addEventListener("click", () => this.openStrip().querySelector("input").focus());
@@ -21,26 +22,34 @@ export class Rating {
     return `/api/turns/${this.view.turn.id}/feedback`;
   }
 
+  send(said) {
+    const sent = this.last.then(() => call("POST", this.url, said));
+    this.last = sent.catch(() => {});
+    return sent;
+  }
+
   async vote(clicked) {
     const { turn } = this.view;
     const before = turn.feedback;
     const value = before?.value === clicked ? null : clicked;
-    turn.feedback = { value, reasons: [], comment: "", correction: "" };
+    const voted = { value, reasons: [], comment: "", correction: "" };
+    turn.feedback = voted;
     this.dropStrip();
     if (value === -1) this.openStrip();
     this.view.paintVote(turn);
     try {
-      this.received(await call("POST", this.url, { value }));
+      this.received(await this.send({ value }));
       this.say({
         "1": gettext("Rated as good."),
         "-1": gettext("Rated as bad. You can say why below."),
         null: gettext("Rating taken back."),
       }[value]);
     } catch (problem) {
+      complain(problem);
+      if (turn.feedback !== voted) return; // another click has said since what holds
       turn.feedback = before;
       this.dropStrip();
       this.view.paintVote(turn);
-      complain(problem);
     }
   }
 
@@ -111,7 +120,7 @@ export class Rating {
   stillWriting() {
     if (Date.now() - this.pinged < STILL_WRITING) return;
     this.pinged = Date.now();
-    call("POST", this.url, { value: -1 }).then((receipt) => this.received(receipt), () => {});
+    this.send({ value: -1 }).then((receipt) => this.received(receipt), () => {});
   }
 
   async done() {
@@ -123,7 +132,7 @@ export class Rating {
     error.textContent = "";
     const hadFocus = this.strip.contains(document.activeElement);
     try {
-      const receipt = await call("POST", this.url, { ...content, final: true });
+      const receipt = await this.send({ ...content, final: true });
       this.view.turn.feedback = content;
       this.dropStrip();
       this.received(receipt);
@@ -136,7 +145,7 @@ export class Rating {
     }
   }
 
-  // The page is going away: say what there is, without waiting for an answer.
+  // The page is going away: say what there is, without waiting for any answer.
   leave() {
     if (!this.strip) return;
     call("POST", this.url, { ...this.content(), final: true }, { keepalive: true }).catch(() => {});

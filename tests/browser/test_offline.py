@@ -50,6 +50,24 @@ def test_a_message_written_offline_is_sent_once_later(page: Page, demo: Demo) ->
     expect(box(page)).to_have_value("and another thought")
 
 
+def test_votes_reach_the_server_one_after_the_other(browser: Browser, demo: Demo) -> None:
+    """Else a slow line may change their order, and the server keep what the page does not show."""
+    context = demo.context(browser, "ada", viewport={"width": 1280, "height": 800})
+    page, held = context.new_page(), []
+    page.route("**/api/turns/*/feedback", held.append)
+    page.goto(f"/chat/{demo.places['session_id']}/")
+    turn = page.locator(".turn").last
+    turn.get_by_role("button", name="Bad reply").click()
+    turn.get_by_role("button", name="Good reply").click()
+    page.wait_for_timeout(500)
+    assert len(held) == 1
+    for number in (1, 2):
+        held[-1].fulfill(json={"state": "saved", "text": f"Saved {number}"})
+        expect(turn.locator(".receipt")).to_contain_text(f"Saved {number}")
+    assert [route.request.post_data_json["value"] for route in held][1:] == [1]
+    context.close()
+
+
 def connected(page: Page) -> None:
     page.locator("#connection").wait_for(state="hidden")
     page.wait_for_load_state("networkidle")

@@ -7,6 +7,7 @@ and the constraints keep them apart. `make test-services` runs this there.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -107,6 +108,40 @@ def test_a_rating_beside_a_claim_is_learned_or_counts_anew(alice):
             [SampleState.SUPERSEDED, SampleState.READY],  # the rating was first
             [SampleState.SUPERSEDED, SampleState.CLAIMED],  # and then the claim took the new one
         ), states
+
+
+def test_a_rating_waits_for_a_job_that_is_giving_its_sample_back(alice, monkeypatch):
+    turn = rated(alice, 1)[0]
+    claimed = jobs.claim_job(jobs.queue_job(user=alice).public_id)
+    given_back, rating = threading.Event(), threading.Event()
+    note, merged = jobs._note, feedback._merged
+
+    def slow_note(*args: Any) -> None:
+        note(*args)
+        if args[1] == JobState.FAILED:  # given back, and not committed yet
+            given_back.set()
+            rating.wait(10)
+            time.sleep(0.3)
+
+    def seen_merged(*args: Any) -> Any:
+        rating.set()
+        return merged(*args)
+
+    monkeypatch.setattr(jobs, "_note", slow_note)
+    monkeypatch.setattr(feedback, "_merged", seen_merged)
+
+    def act(number: int) -> Any:
+        if number == 0:
+            return jobs.end_job(claimed, state=JobState.FAILED)
+        if number == 1:
+            given_back.wait(10)
+            row = Turn.objects.get(pk=turn.pk)
+            return feedback.rate_turn(turn=row, author=alice, changes={"value": 1})
+        return None
+
+    at_once(act)
+    states = list(turn.samples.order_by("id").values_list("state", flat=True))
+    assert states == [SampleState.SUPERSEDED, SampleState.READY]
 
 
 def test_two_versions_are_never_live_at_once(alice, engine):

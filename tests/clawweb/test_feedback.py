@@ -69,6 +69,36 @@ def test_what_explains_a_thumb_down_settles_it_at_once(alice, changes):
     assert TrainingSample.objects.filter(state=SampleState.READY).count() == 1
 
 
+def test_the_same_thumb_again_gives_more_time_and_appends_nothing(alice):
+    turn = make_turn(alice)
+    rate(turn, value=-1)
+    TrainingSample.objects.update(settles_at=timezone.now() - timedelta(seconds=1))
+    assert rate(turn, value=-1)["state"] == "saved"
+    assert feedback.settle_due() == []
+    assert (Feedback.objects.count(), TrainingSample.objects.count()) == (1, 1)
+
+
+def test_what_a_job_claimed_meanwhile_is_not_settled_again(alice, monkeypatch):
+    turn = make_turn(alice)
+    rate(turn, value=-1)
+    settle = feedback.settle
+
+    def overtaken(sample: TrainingSample) -> None:
+        settle(sample)
+        TrainingSample.objects.update(state=SampleState.CLAIMED)
+
+    monkeypatch.setattr(feedback, "settle", overtaken)
+    rate(turn, final=True)
+    assert TrainingSample.objects.get().state == SampleState.CLAIMED
+
+
+def test_a_comment_before_the_vote_explains_it(alice):
+    turn = make_turn(alice)
+    rate(turn, comment="too long")
+    assert rate(turn, value=-1)["state"] == "counted"
+    assert TrainingSample.objects.get(state=SampleState.READY).hint == "too long"
+
+
 def test_a_thumb_up_settles_at_once(alice):
     assert rate(make_turn(alice), value=1)["state"] == "counted"
 
