@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from django.db import Error as DatabaseFailed
 from django.utils import timezone
 
 from clawweb import logs, sentences, valkey
@@ -92,10 +93,18 @@ class Generator:
                 look_at = clock()
             if clock() >= look_at:
                 look_at = clock() + IDLE_SECONDS
-                for public_id in await in_db(next_turns, room=self._room(), reserved=RESERVED):
+                for public_id in await self._waiting():
                     self._take(public_id)
             elif public_id := await self._called(look_at - clock()):
                 self._take(public_id)
+
+    async def _waiting(self) -> list[str]:
+        """Whose turn it is by the rows; nobody's while the database does not say."""
+        try:
+            return await in_db(next_turns, room=self._room(), reserved=RESERVED)
+        except DatabaseFailed:
+            log.exception("the rows do not say who waits; they are asked again")
+            return []
 
     def _room(self) -> int:
         return CONCURRENT - len(self.running) - len(self.claims)
@@ -222,7 +231,12 @@ class Reply:
         """Save what there is and renew the lease every second, also before the first token."""
         while True:
             await asyncio.sleep(CHECKPOINT_SECONDS)
-            if await self._checkpoint():
+            try:
+                is_over = await self._checkpoint()
+            except DatabaseFailed:  # the lease outlasts some; the next one may succeed
+                log.exception("what there is of %s is not saved", self.turn.public_id)
+                continue
+            if is_over:
                 self.end()
                 return
 
@@ -256,14 +270,20 @@ class Reply:
             if self.turn.adapter is not None:
                 await in_db(serving.check_files, self.turn.adapter)
             await get_engine().load(self.policy)
-            return await self._fitting(messages, shape)
         except EngineRefused as exc:
-            log.warning("%s cannot be served: %s", self.policy.adapter, exc)
-            reason = sentences.NOT_LOADED % {"n": self.policy.version}
-            await in_db(chat.note_fallback, self.turn, reason)
-            self.policy = BASE
-            self._begin(reason)
+            await self._fall_back(exc)
+        try:
             return await self._fitting(messages, shape)
+        except UnknownAdapter as exc:  # forgotten again; any other refusal is of what was asked
+            await self._fall_back(exc)
+            return await self._fitting(messages, shape)
+
+    async def _fall_back(self, why: EngineRefused) -> None:
+        log.warning("%s cannot be served: %s", self.policy.adapter, why)
+        reason = sentences.NOT_LOADED % {"n": self.policy.version}
+        await in_db(chat.note_fallback, self.turn, reason)
+        self.policy = BASE
+        self._begin(reason)
 
     async def _fitting(self, messages: list[Message], shape: ReplyShape) -> Rollout:
         """Generate; when the prompt is too long first shorten the reply, then the prompt."""

@@ -93,13 +93,13 @@ class VllmEngine:
             "prompt_logprobs": 0,
         }
         answer = await self._post("/v1/completions", body, policy)
-        positions = answer["choices"][0]["prompt_logprobs"][len(prompt_ids) :]
         try:
+            positions = answer["choices"][0]["prompt_logprobs"][len(prompt_ids) :]
             return [
                 float(position[str(token)]["logprob"])
                 for position, token in zip(positions, response_ids, strict=True)
             ]
-        except (KeyError, TypeError, ValueError) as exc:
+        except (LookupError, TypeError, ValueError) as exc:
             raise BadReply("a scored token has no log-prob") from exc
 
     async def load(self, policy: Policy) -> None:
@@ -115,6 +115,10 @@ class VllmEngine:
         async with self._client() as client:
             response = await client.post("/v1/load_lora_adapter", json=body)
         if response.status_code != 200:
+            # Of files that it cannot use vLLM says 500, too, and goes on. A proxy before it has
+            # words of its own, and a server that is dying or starting says nothing of the files.
+            if response.status_code > 500 or not await self.health():
+                raise EngineUnavailable(_reason(response))
             raise AdapterRejected(_reason(response))
         if (await self.loaded()).get(policy.adapter) != policy.path:
             raise AdapterRejected(f"{policy.adapter} is not served from its own folder")
@@ -130,6 +134,8 @@ class VllmEngine:
     async def loaded(self) -> dict[str, str]:
         async with self._client() as client:
             response = await client.get("/v1/models")
+        if response.status_code >= 500:
+            raise EngineUnavailable(_reason(response))
         if response.status_code != 200:
             raise EngineRefused(_reason(response))
         return {

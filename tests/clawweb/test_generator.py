@@ -7,14 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from clawweb import generator, valkey
+from clawweb.config import Config, config
 from clawweb.models import Turn, TurnState
 from clawweb.orm import in_db
 from clawweb.services import chat, sessions
 from clawweb.streams import follow
 from rollouts.engines.scripted import ScriptedEngine
-from rollouts.errors import EngineUnavailable, PromptTooLong
+from rollouts.errors import EngineRefused, EngineUnavailable, PromptTooLong, UnknownAdapter
 from rollouts.types import Message, SamplingParams
 from tests.factories import make_adapter, make_turn
 from tests.generating import generating, read_reply
@@ -60,8 +62,6 @@ async def test_a_reply_is_read_while_it_is_written_and_kept(alice, engine, valke
 
 
 async def test_it_also_works_without_valkey(alice, engine, monkeypatch):
-    from clawweb.config import Config, config
-
     nowhere = Config(redis_url="unix:///nowhere/valkey.sock", var=config().var)
     monkeypatch.setattr(valkey, "config", lambda: nowhere)
     async with generating():
@@ -212,6 +212,65 @@ async def test_an_adapter_that_cannot_be_loaded_lets_base_answer_and_says_so(
         row = await until(TurnState.COMPLETE, await in_db(ask, alice))
     assert (row.adapter_name, row.version) == ("", 0)
     assert "could not be loaded" in row.fallback
+
+
+async def test_a_refusal_of_the_request_is_not_told_as_the_versions(
+    alice, engine, valkey_server, monkeypatch
+):
+    refusals = [UnknownAdapter("restarted"), EngineRefused("no such schema")]
+    failing(monkeypatch, lambda *_, **__: refusals.pop(0))
+    adapter = await in_db(make_adapter, alice, 1, "live")
+    async with generating():
+        row = await until(TurnState.FAILED, await in_db(ask, alice))
+    assert (row.adapter_name, row.fallback) == (adapter.name, "")
+    assert (row.error_code, refusals) == ("refused_by_engine", [])
+
+
+async def test_a_version_that_is_forgotten_twice_lets_base_answer(
+    alice, engine, valkey_server, monkeypatch
+):
+    refusals = [UnknownAdapter("restarted"), UnknownAdapter("restarted")]
+    failing(monkeypatch, lambda *_, **__: refusals.pop(0) if refusals else None)
+    await in_db(make_adapter, alice, 1, "live")
+    async with generating():
+        row = await until(TurnState.COMPLETE, await in_db(ask, alice))
+    assert "could not be loaded" in row.fallback
+
+
+def failing_once(monkeypatch: pytest.MonkeyPatch, place: Any, name: str) -> list[str]:
+    """The database is away at the first call; the list says of each call how it went."""
+    calls: list[str] = []
+    plain = getattr(place, name)
+
+    def call(*args: Any, **values: Any) -> Any:
+        calls.append("ok" if calls else "failed")
+        if calls == ["failed"]:
+            raise OperationalError("database is locked")
+        return plain(*args, **values)
+
+    monkeypatch.setattr(place, name, call)
+    return calls
+
+
+async def test_a_checkpoint_that_fails_is_followed_by_the_next(
+    alice, engine, valkey_server, monkeypatch
+):
+    monkeypatch.setattr(generator, "CHECKPOINT_SECONDS", 0.05)
+    engine._seconds_per_word = 0.05
+    calls = failing_once(monkeypatch, chat, "checkpoint")
+    async with generating():
+        row = await until(TurnState.COMPLETE, await in_db(ask, alice, "word " * 12))
+    assert row.state == TurnState.COMPLETE
+    assert calls[:2] == ["failed", "ok"]
+
+
+async def test_rows_that_cannot_be_read_do_not_end_the_generator(alice, engine, monkeypatch):
+    nowhere = Config(redis_url="unix:///nowhere/valkey.sock", var=config().var)
+    monkeypatch.setattr(valkey, "config", lambda: nowhere)
+    calls = failing_once(monkeypatch, generator, "next_turns")
+    async with generating():
+        await until(TurnState.COMPLETE, await in_db(ask, alice))
+    assert calls[:2] == ["failed", "ok"]
 
 
 async def test_a_conversation_that_is_too_long_forgets_its_oldest_turns_in_the_browser(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,14 @@ from safetensors.numpy import save_file
 from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
 from rollouts.engines.base import Engine
-from rollouts.errors import AdapterRejected, EngineUnavailable, PromptTooLong, UnknownAdapter
+from rollouts.errors import (
+    AdapterRejected,
+    BadReply,
+    EngineRefused,
+    EngineUnavailable,
+    PromptTooLong,
+    UnknownAdapter,
+)
 from rollouts.types import BASE, Delta, Message, Policy, SamplingParams
 from tests.realstack import Stack
 
@@ -285,12 +292,7 @@ async def test_loading_never_swaps_weights_under_a_name(monkeypatch: pytest.Monk
             served[body["lora_name"]] = body["lora_path"]
         return httpx.Response(200, text="ok")
 
-    transport = httpx.MockTransport(answer)
-    client = httpx.AsyncClient
-    monkeypatch.setattr(
-        httpx, "AsyncClient", lambda **options: client(**{**options, "transport": transport})
-    )
-    engine = build_engine(EngineConfig(url="http://vllm", key="k"))
+    engine = answered_by(monkeypatch, answer)
     with pytest.raises(AdapterRejected, match="another folder"):
         await engine.load(Policy(adapter="a-v1", version=1, path="/new"))
     await engine.load(Policy(adapter="a-v1", version=1, path="/new"))
@@ -298,6 +300,40 @@ async def test_loading_never_swaps_weights_under_a_name(monkeypatch: pytest.Monk
         ("unload_lora_adapter", {"lora_name": "a-v1"}),
         ("load_lora_adapter", {"lora_name": "a-v1", "lora_path": "/new"}),
     ]
+
+
+@pytest.mark.parametrize(
+    ("models", "load", "health", "error"),
+    [
+        (503, 200, 200, EngineUnavailable),
+        (500, 200, 200, EngineUnavailable),
+        (401, 200, 200, EngineRefused),
+        (200, 502, 200, EngineUnavailable),
+        (200, 503, 503, EngineUnavailable),
+        (200, 500, 503, EngineUnavailable),  # the engine has died of something
+        (200, 500, 200, AdapterRejected),  # vLLM's word for files that it cannot use
+        (200, 400, 200, AdapterRejected),
+    ],
+)
+async def test_a_server_that_is_not_there_yet_rejects_no_adapter(
+    monkeypatch: pytest.MonkeyPatch, models: int, load: int, health: int, error: type[Exception]
+) -> None:
+    said = {"/v1/models": models, "/v1/load_lora_adapter": load, "/health": health}
+    engine = answered_by(
+        monkeypatch, lambda asked: httpx.Response(said[asked.url.path], json={"data": []})
+    )
+    with pytest.raises(error) as raised:
+        await engine.load(Policy(adapter="a-v1", version=1, path="/new"))
+    assert raised.type is error
+
+
+@pytest.mark.parametrize("answer", [{}, {"choices": []}, {"choices": [{"text": "no scores"}]}])
+async def test_an_answer_without_scores_is_a_bad_reply(
+    monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]
+) -> None:
+    engine = answered_by(monkeypatch, lambda _: httpx.Response(200, json=answer))
+    with pytest.raises(BadReply):
+        await engine.score([1], [2], policy=BASE)
 
 
 async def test_a_server_that_is_down_is_unavailable(unused_tcp_port: int) -> None:
@@ -318,6 +354,17 @@ async def test_a_server_that_hangs_is_unavailable(stack: Stack) -> None:
     hasty = vllm(stack, silence_seconds=0.001)
     with pytest.raises(EngineUnavailable):
         await hasty.generate(QUESTION, policy=BASE, params=SHORT)
+
+
+def answered_by(
+    monkeypatch: pytest.MonkeyPatch, answer: Callable[[httpx.Request], httpx.Response]
+) -> Engine:
+    """The real one, whose server says what `answer` does."""
+    client, transport = httpx.AsyncClient, httpx.MockTransport(answer)
+    monkeypatch.setattr(
+        httpx, "AsyncClient", lambda **options: client(**{**options, "transport": transport})
+    )
+    return build_engine(EngineConfig(url="http://vllm", key="k"))
 
 
 def keep_in(deltas: list[Delta]) -> Any:
