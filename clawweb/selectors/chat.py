@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from django.db import connection
-from django.db.models import Count, Exists, OuterRef, Q, QuerySet
+from django.db.models import Count, Exists, Func, OuterRef, Q, QuerySet, TextField
 from django.utils.translation import gettext as _
 
 from clawweb import sentences, valkey
@@ -46,12 +44,24 @@ def sessions_with(user: User, words: str) -> QuerySet[ChatSession]:
 
 def turns_holding(turns: QuerySet[Turn], words: str) -> QuerySet[Turn]:
     """Those in which somebody or the agent says the words."""
-    return turns.filter(Q(reply__icontains=words) | Q(input_messages__icontains=_as_stored(words)))
+    asked = turns.alias(words_asked=Said("input_messages"))
+    return asked.filter(Q(reply__icontains=words) | Q(words_asked__icontains=words))
 
 
-def _as_stored(words: str) -> str:
-    """How the words stand in a JSON column: SQLite keeps letters beyond ASCII as escapes."""
-    return json.dumps(words)[1:-1] if connection.vendor == "sqlite" else words
+class Said(Func):
+    """What is said in a column of messages, without the names and escapes of its JSON."""
+
+    output_field = TextField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **more: Any) -> Any:
+        said = "group_concat(json_extract(value, '$.content'), char(10))"
+        template = f"(SELECT {said} FROM json_each(%(expressions)s))"
+        return self.as_sql(compiler, connection, template=template, **more)
+
+    def as_postgresql(self, compiler: Any, connection: Any, **more: Any) -> Any:
+        said = "string_agg(message ->> 'content', chr(10))"
+        template = f"(SELECT {said} FROM jsonb_array_elements(%(expressions)s) AS message)"
+        return self.as_sql(compiler, connection, template=template, **more)
 
 
 def session_of(user: User, name: str) -> ChatSession:

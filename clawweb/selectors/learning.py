@@ -27,7 +27,7 @@ from clawweb.models import (
     Turn,
     User,
 )
-from clawweb.selectors.quotas import full_for_training
+from clawweb.selectors.quotas import full_for_training, phase_seconds
 from rollouts.errors import RolloutError
 from rollouts.types import BASE, Policy
 
@@ -230,11 +230,6 @@ def seconds_left(job: TrainingJob) -> float | None:
         return None
     elapsed = (timezone.now() - job.started_at).total_seconds()
     return max(statistics.median(whole) - elapsed, 0.0)
-
-
-def phase_seconds(timings: dict[str, Any]) -> dict[str, float]:
-    """A job's phases with their seconds; what else was measured stands beside them."""
-    return {name: value for name, value in timings.items() if isinstance(value, int | float)}
 
 
 def _waits_for(job: TrainingJob) -> str:

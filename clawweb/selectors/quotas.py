@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db.models import Q, Sum
 from django.utils import timezone
 
 from clawweb.config import config
 from clawweb.disk import MIB, shortage
-from clawweb.models import AdapterState, AdapterVersion, TrainingJob, Turn, User
+from clawweb.models import AdapterState, AdapterVersion, JobState, TrainingJob, Turn, User
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,19 +46,31 @@ def tokens_today(user: User) -> Quota:
 
 
 def training_this_week(user: User) -> Quota:
-    """Minutes of jobs that started since Monday, midnight UTC; the one that runs now included."""
+    """Minutes of jobs that started since Monday, midnight UTC; the one that runs now included.
+
+    What a job measured of its phases, without its waits: in the queue again, for the model server.
+    One that ended or is before its gate has measured nothing: then from its start to its end.
+    """
     now = timezone.now()
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     monday = midnight - timedelta(days=midnight.weekday())
-    spans = TrainingJob.objects.filter(user=user, started_at__gte=monday).values_list(
-        "started_at", "finished_at"
+    jobs = TrainingJob.objects.filter(user=user, started_at__gte=monday)
+    begun = jobs.exclude(state=JobState.QUEUED, timings={})
+    rows = begun.values_list("timings", "started_at", "finished_at")
+    seconds = sum(
+        sum(phase_seconds(timings).values()) or ((end or now) - start).total_seconds()
+        for timings, start, end in rows
     )
-    seconds = sum(((end or now) - start).total_seconds() for start, end in spans)
     return Quota(
         used=seconds / 60,
         limit=_limit(user, "training_minutes_per_week"),
         resets_at=monday + timedelta(days=7),
     )
+
+
+def phase_seconds(timings: dict[str, Any]) -> dict[str, float]:
+    """A job's phases with their seconds; what else was measured stands beside them."""
+    return {name: value for name, value in timings.items() if isinstance(value, int | float)}
 
 
 def disk(user: User) -> Quota:

@@ -110,11 +110,12 @@ def open_turn(
 
 def _reopen(session: ChatSession, turn: Turn, messages: Sequence[Message]) -> None:
     """Whoever speaks opens a session again; its first words name it."""
+    touched = ["updated_at", "closed_at", "done"]
     if turn.recorded and turn.turn_type == "main" and not session.title:
         text = next((m["content"] for m in messages if m["role"] == "user"), "")
         session.title = " ".join(text.split())[:TITLE_CHARS]
+        touched.append("title")  # else a new name given meanwhile would be lost
     session.closed_at, session.done = None, False
-    touched = ["title", "updated_at", "closed_at", "done"]
     session.save(update_fields=touched if session.pk else None)
 
 

@@ -198,7 +198,10 @@ def _beside(turn: Turn) -> Place:
 def join(turn: Turn) -> bool:
     """Wait for this reply too. False when it is not to be had whole: it failed, or is stopping."""
     unfinished = Turn.objects.filter(
-        pk=turn.pk, state__in=[TurnState.PENDING, TurnState.STREAMING], stop_requested=False
+        pk=turn.pk,
+        state__in=[TurnState.PENDING, TurnState.STREAMING],
+        stop_requested=False,
+        readers__gt=0,
     )
     if unfinished.update(readers=F("readers") + 1):
         return True
@@ -207,6 +210,8 @@ def join(turn: Turn) -> bool:
 
 
 def hang_up(turn: Turn) -> None:
-    """A client is gone. The reply is stopped when nobody else waits for it."""
-    if not Turn.objects.filter(pk=turn.pk, readers__gt=1).update(readers=F("readers") - 1):
+    """A client is gone. The reply is stopped when nobody else waits for it: from then on nobody
+    can join it either."""
+    Turn.objects.filter(pk=turn.pk, readers__gt=0).update(readers=F("readers") - 1)
+    if Turn.objects.filter(pk=turn.pk, readers=0).exists():
         chat.request_stop(turn)

@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from clawweb.config import config
-from clawweb.models import ACTIVE_JOB, AuditEvent, ChatSession, Event, StepMetric
+from clawweb.models import ACTIVE_JOB, AuditEvent, ChatSession, Event, StepMetric, TurnState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +27,13 @@ class Rule:
 def _chats(before: datetime) -> QuerySet[ChatSession]:
     """Not pinned ones, and none that a reply is being written in or a job is training on."""
     old = ChatSession.objects.filter(updated_at__lt=before, pinned=False, deleted_at=None)
-    return old.exclude(turns__finished_at=None).exclude(turns__samples__state="claimed").distinct()
+    unfinished = old.exclude(turns__state__in=[TurnState.PENDING, TurnState.STREAMING])
+    return unfinished.exclude(turns__samples__state="claimed")
 
 
 def _hide(rows: QuerySet[ChatSession]) -> None:
     """As if their user had deleted them: housekeeping erases them, a while later."""
-    names = list(rows.values_list("pk", flat=True))
-    ChatSession.objects.filter(pk__in=names).update(deleted_at=timezone.now())
+    rows.update(deleted_at=timezone.now())  # in one write: who speaks in one meanwhile keeps it
 
 
 def _metrics(before: datetime) -> QuerySet[StepMetric]:

@@ -176,7 +176,7 @@ def test_a_version_of_another_base_model_does_not_answer_and_it_is_said(alice):
     open_turn(sessions.open_session(user=alice))
     turn, policy = chat.claim_turn(next_turns(room=1)[0], base_hash="of the new model")
     turn.refresh_from_db()
-    assert policy.is_base
+    assert policy == BASE
     assert "base model has changed" in turn.fallback
 
 
@@ -221,3 +221,11 @@ def test_stop_is_asked_of_a_running_turn_only(alice):
     turn = open_turn(sessions.open_session(user=alice))
     assert chat.request_stop(turn)
     assert not chat.request_stop(make_turn(alice))
+
+
+def test_a_name_given_while_somebody_speaks_stays(alice):
+    session = make_turn(alice, "first words").session
+    ChatSession.objects.filter(pk=session.pk).update(title="Breakfast")  # by another request
+    make_turn(alice, "more words", session=session)
+    session.refresh_from_db()
+    assert session.title == "Breakfast"

@@ -124,6 +124,19 @@ def test_chats_are_found_by_name_question_and_reply(alice: User, bob: User, word
     assert [session.pk for session in found] == [turn.session_id]
 
 
+@pytest.mark.parametrize("words", ["user", "role", "content", "[{", "\\n"])
+def test_what_nobody_said_finds_no_chat(alice: User, words: str) -> None:
+    make_turn(alice, "two\nlines", reply="Yes.")
+    assert not sessions_with(alice, words)
+
+
+@pytest.mark.parametrize("words", ['"hi"', "C:\\new", "\u00dcber", "100%"])
+def test_a_question_is_found_by_any_of_its_characters(alice: User, words: str) -> None:
+    turn = make_turn(alice, 'say "hi" in C:\\new, \u00dcber 100% of it', reply="Yes.")
+    make_turn(alice, "Something else", reply="Yes.")
+    assert [row.pk for row in sessions_with(alice, words)] == [turn.session_id]
+
+
 def test_the_list_groups_by_day_with_pinned_ones_above(alice: User) -> None:
     now = timezone.now()
     ages = {"new": 0, "old": 40, "yesterday": 1, "week": 5}

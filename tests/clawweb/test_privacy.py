@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -319,8 +320,28 @@ def test_what_is_pinned_or_in_use_stays(alice: User, old: Any, setting: Any) -> 
     session.update(pinned=True)
     assert retention.apply()["chats"] == 0
     session.update(pinned=False)
-    Turn.objects.filter(session=old["session"]).update(finished_at=None)
+    turns = Turn.objects.filter(session=old["session"])
+    turns.update(state="streaming", finished_at=None)
     assert retention.apply()["chats"] == 0
+    turns.update(state="complete")  # from a file that does not say when it ended
+    assert retention.apply()["chats"] == 1
+
+
+def test_a_chat_that_is_pinned_while_the_old_ones_go_stays(
+    alice: User, old: Any, setting: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting(keep_chats_days=7)
+    asked: list[int] = []
+
+    def now() -> Any:
+        asked.append(1)
+        if len(asked) == 2:  # between looking and hiding
+            ChatSession.objects.filter(pk=old["session"]).update(pinned=True)
+        return timezone.now()
+
+    monkeypatch.setattr(retention, "timezone", SimpleNamespace(now=now))
+    retention.apply()
+    assert ChatSession.objects.get(pk=old["session"]).deleted_at is None
 
 
 def test_the_command_says_what_would_go(

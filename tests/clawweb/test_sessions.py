@@ -359,6 +359,17 @@ def test_without_a_mark_the_same_request_asks_for_another_reply(key: ApiKey) -> 
     assert (first.parent, first.session) == (second.parent, second.session)
 
 
+def test_who_comes_while_the_last_one_leaves_does_not_join_a_reply_that_stops(
+    key: ApiKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = send(key, u("hi"))[0]
+    joined: list[bool] = []
+    join = requests.join
+    monkeypatch.setattr(requests.chat, "request_stop", lambda row: joined.append(join(row)))
+    requests.hang_up(turn)
+    assert joined == [False]
+
+
 def test_a_reply_is_stopped_when_nobody_waits_for_it_any_more(key: ApiKey) -> None:
     turn = send(key, u("hi"))[0]
     send(key, u("hi"), retried=True)
