@@ -69,7 +69,8 @@ function edit(turnId, text) {
 function stop() {
   const view = thread.running();
   if (!view) return;
-  if (view.turn.id && connection.send({ type: "stop", turn: view.turn.id })) say(gettext("Stopping."));
+  view.isUnwanted = !view.turn.id && connection.isOpen; // it has no id yet: stopped once it has
+  if (view.isUnwanted || connection.send({ type: "stop", turn: view.turn.id })) say(gettext("Stopping."));
   else notify(gettext("There is no connection, so the reply cannot be stopped now."));
 }
 
@@ -92,7 +93,8 @@ const handlers = {
     thread.place(turn, entry?.view);
     composer.busy(Boolean(thread.running()));
     follow.pin();
-    say(gettext("The agent is answering."));
+    if (entry?.view.isUnwanted) stop();
+    else say(gettext("The agent is answering."));
   },
   queue({ turn, before }) {
     thread.get(turn)?.showPlace(before);
@@ -123,7 +125,6 @@ const handlers = {
     }
     notify(message);
   },
-  changed() {},
 };
 
 function enter(session) {

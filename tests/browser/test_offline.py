@@ -4,11 +4,12 @@ page weighs."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, Response, Route, expect
+from playwright.sync_api import Browser, Page, Response, Route, WebSocketRoute, expect
 
 from tests.browser.demo import Demo
 
@@ -54,7 +55,7 @@ def test_votes_reach_the_server_one_after_the_other(browser: Browser, demo: Demo
     """Else a slow line may change their order, and the server keep what the page does not show."""
     context = demo.context(browser, "ada", viewport={"width": 1280, "height": 800})
     page, held = context.new_page(), []
-    page.route("**/api/turns/*/feedback", held.append)
+    page.route("**/api/turns/*/feedback", lambda route: held.append(route))
     page.goto(f"/chat/{demo.places['session_id']}/")
     turn = page.locator(".turn").last
     turn.get_by_role("button", name="Bad reply").click()
@@ -66,6 +67,34 @@ def test_votes_reach_the_server_one_after_the_other(browser: Browser, demo: Demo
         expect(turn.locator(".receipt")).to_contain_text(f"Saved {number}")
     assert [route.request.post_data_json["value"] for route in held][1:] == [1]
     context.close()
+
+
+def test_a_message_is_stopped_before_its_reply_has_a_name(page: Page, demo: Demo) -> None:
+    held: list[tuple[WebSocketRoute, str | bytes]] = []
+
+    def between(browser: WebSocketRoute) -> None:
+        server = browser.connect_to_server()
+        browser.on_message(lambda text: server.send(text))
+        server.on_message(
+            lambda text: (
+                held.append((browser, text))
+                if json.loads(text)["type"] == "turn"
+                else browser.send(text)
+            )
+        )
+
+    page.route_web_socket("**/ws/chat/", between)
+    page.goto("/chat/")
+    connected(page)
+    box(page).fill("Never mind.")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+    expect(page.locator("#status")).to_have_text("Stopping.")
+    while not held:
+        page.wait_for_timeout(50)
+    for browser, text in held:
+        browser.send(text)
+    expect(page.locator(".turn").last).to_have_attribute("data-state", "stopped")
 
 
 def connected(page: Page) -> None:
