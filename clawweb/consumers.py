@@ -18,6 +18,7 @@ from django.utils.translation import gettext as _
 from clawweb import events, tasks
 from clawweb.models import ChatSession, Turn, User
 from clawweb.orm import in_db
+from clawweb.records import storable
 from clawweb.selectors.access import lacks_second_factor
 from clawweb.selectors.chat import session_json, session_of, turn_json, turn_of
 from clawweb.services import chat
@@ -27,6 +28,7 @@ from clawweb.streams import follow
 from rollouts.types import Message
 
 MAX_TEXT = 100_000
+MAX_CLIENT_ID = 64
 SIGNED_OUT = 4401
 WRONG_ORIGIN = 4403
 
@@ -101,6 +103,7 @@ class ChatConsumer(NudgeConsumer):
             await self.close(SIGNED_OUT)
             return
         try:
+            content = storable(content)
             command = commands.get(content.get("type", ""))
             if command is None:
                 raise ServiceError(f"a message's type is one of {', '.join(commands)}")
@@ -133,7 +136,7 @@ class ChatConsumer(NudgeConsumer):
         await in_db(tasks.after_opening, turn)
 
     def _open(self, content: dict[str, Any], text: str) -> Turn:
-        known = chat.turn_sent_as(self.user, content.get("client_id"))
+        known = chat.turn_sent_as(self.user, _client_id(content))
         if known is not None:
             return known  # the browser sends again what it cannot know to have arrived
         if content.get("edits"):  # said again in other words: a sibling
@@ -162,13 +165,13 @@ class ChatConsumer(NudgeConsumer):
             session=session,
             parent=parent,
             messages=[Message(role="user", content=text)],
-            client_id=content.get("client_id"),
+            client_id=_client_id(content),
         )
 
     async def _regenerate(self, content: dict[str, Any]) -> None:
         def again() -> Turn:
             turn = turn_of(self.user, str(content["turn"]))
-            return chat.regenerate(turn=turn, client_id=content.get("client_id"), as_set_now=True)
+            return chat.regenerate(turn=turn, client_id=_client_id(content), as_set_now=True)
 
         await self._announce(await in_db(again), content)
 
@@ -222,6 +225,14 @@ class ChatConsumer(NudgeConsumer):
             await self.send_json(message)
         except (OSError, RuntimeError) as exc:  # the server's words for a closed socket
             raise asyncio.CancelledError from exc
+
+
+def _client_id(content: dict[str, Any]) -> str | None:
+    """The browser's own name for what it sends, if it gave one that a row can hold."""
+    name = content.get("client_id")
+    if name is not None and not (isinstance(name, str) and len(name) <= MAX_CLIENT_ID):
+        raise ServiceError(f"a client_id is a text of at most {MAX_CLIENT_ID} characters")
+    return name or None
 
 
 def _is_shut_out(user: User) -> bool:

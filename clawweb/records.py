@@ -77,8 +77,7 @@ def _clean(value: Any, depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise BadLine(_TOO_DEEP)
     if isinstance(value, str):
-        whole = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return whole.replace("\0", "\ufffd")
+        return _storable_text(value)
     if isinstance(value, float) and not math.isfinite(value):
         raise BadLine(_TOO_LARGE)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 63:
@@ -88,6 +87,30 @@ def _clean(value: Any, depth: int) -> Any:
     if isinstance(value, dict):
         return {_clean(name, depth): _clean(item, depth + 1) for name, item in value.items()}
     return value
+
+
+def storable(value: Any) -> Any:
+    """The same for what a caller sends as JSON, which may be as large and deep as JSON lets it;
+    ValueError when that is too deep to be read."""
+    try:
+        return _storable(value)
+    except RecursionError as exc:
+        raise ValueError("it nests too deep") from exc
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, str):
+        return _storable_text(value)
+    if isinstance(value, list):
+        return [_storable(item) for item in value]
+    if isinstance(value, dict):
+        return {_storable_text(name): _storable(item) for name, item in value.items()}
+    return value
+
+
+def _storable_text(text: str) -> str:
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return whole.replace("\0", "\ufffd")
 
 
 # JSON lets them stand in a string, and many readers end a line at them.

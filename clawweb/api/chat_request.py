@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from clawweb.api.openai_errors import Unacceptable, first_problem
 from clawweb.config import config
+from clawweb.records import storable
 from rollouts.types import Message, ReplyShape, SamplingParams
 
 MAX_SESSION_NAME = 128
@@ -197,7 +198,8 @@ class ChatRequest(Part):
             s = "s" if len(unknown) > 1 else ""
             names = ", ".join(name[:64] for name in unknown[:8])
             raise Unacceptable(f"Unrecognized request argument{s} supplied: {names}")
-        return data
+        # A session's name is refused instead, below.
+        return {name: data[name] if name == "session_id" else storable(data[name]) for name in data}
 
     def _check(self) -> None:
         """What no single field can say."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine
 from contextlib import aclosing
@@ -17,13 +18,15 @@ from django.http import JsonResponse
 from django.http.response import HttpResponseBase
 
 from clawweb.api.chat_request import ChatRequest
-from clawweb.api.openai_errors import error
+from clawweb.api.openai_errors import OUR_FAULT, error
 from clawweb.limits import book, limits_of
 from clawweb.models import ApiKey, Turn, TurnState
 from clawweb.orm import in_db
 from clawweb.selectors import chat as chats
 from clawweb.services import requests
 from clawweb.streams import Ended, Piece, follow
+
+log = logging.getLogger(__name__)
 
 _DETACHED: set[asyncio.Task[None]] = set()
 _WAITING = 64  # chunks of all choices that a slow reader has not taken; then we read no further
@@ -43,6 +46,7 @@ class Answer:
         self.created = int(time.time())
         self.ended: list[Ended | None] = [None] * len(turns)
         self.is_known_who = False  # which version answers: not while the reply stands in line
+        self.is_broken = False  # a stream that cannot be read on
         self._begun: list[Piece] = []
         self._first = follow(turns[0])
         self._beginning: asyncio.Task[None] | None = None
@@ -171,6 +175,8 @@ class Answer:
                     waiting -= 1
                 else:
                     yield _event(chunk)
+            if self.is_broken:
+                return  # no [DONE]: half a reply must not look like a whole one
             if self.body.wants_usage:
                 usage = {"choices": [], "usage": self._usage()}
                 yield _event({**self._head("chat.completion.chunk"), **usage})
@@ -201,6 +207,10 @@ class Answer:
                 await queue.put(json.loads(failure(ended).content))
             else:
                 await queue.put(self._chunk(index, {}, self._reason(index)))
+        except Exception:
+            log.exception("%s cannot be read on", self.turns[index].public_id)
+            self.is_broken = True
+            await queue.put(json.loads(error(500, OUR_FAULT, code="internal_error").content))
         finally:
             await queue.put(None)
 

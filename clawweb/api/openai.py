@@ -18,9 +18,10 @@ from clawweb.api.admission import within_limits
 from clawweb.api.auth import bearer
 from clawweb.api.chat_request import ChatRequest, headers_of
 from clawweb.api.completions import Answer, detach, failure, stop_all
-from clawweb.api.openai_errors import Unacceptable, error
+from clawweb.api.openai_errors import OUR_FAULT, Unacceptable, error
 from clawweb.limits import Refused, note_wrong_key
 from clawweb.models import ApiKey, Turn, TurnState, User
+from clawweb.models.ids import is_number
 from clawweb.orm import in_db
 from clawweb.selectors.learning import adapters_of
 from clawweb.services import requests
@@ -88,7 +89,7 @@ async def _answered(view: View, request: HttpRequest, key: ApiKey) -> HttpRespon
         log.exception("%s failed", request.path)
         if disk.is_full(exc):
             return error(507, disk.not_saved(), code="disk_full")
-        return error(500, "Something broke on our side. Try again.", code="internal_error")
+        return error(500, OUR_FAULT, code="internal_error")
 
 
 @with_key("chat", "GET")
@@ -179,7 +180,7 @@ def _check_model(user: User, model: str) -> None:
     if model in ("agent", "base"):
         return
     number = model.removeprefix("agent@v")
-    if number != model and number.isdigit():
+    if number != model and is_number(number):
         found = adapters_of(user).filter(version=int(number), state__in=["live", "standby"])
         if found.exists():
             return

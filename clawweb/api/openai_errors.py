@@ -8,6 +8,7 @@ from django.http import JsonResponse
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+OUR_FAULT = "Something broke on our side. Try again."
 _KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _EXPECTED = {
     "string_type": "a string",

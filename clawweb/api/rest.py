@@ -10,20 +10,32 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from ninja import NinjaAPI, Query, Schema, Status
 from ninja.errors import AuthenticationError, HttpError, ValidationError
+from ninja.parser import Parser
 from pydantic import ConfigDict, Field
 
 from clawweb import disk, tasks
 from clawweb.api import agent, comparisons, data, finish, trials
 from clawweb.api.auth import Scoped, caller, commanded, key_of
 from clawweb.models import AdapterVersion, TrainingJob
+from clawweb.models.ids import is_number
 from clawweb.problem import problem
+from clawweb.records import storable
 from clawweb.selectors import chat as chats
 from clawweb.selectors import learning
 from clawweb.selectors.waiting import replies_before
 from clawweb.services import feedback, housekeeping, jobs, versions
 from clawweb.services.errors import QuotaReached, ServiceError
 
+
+class Storable(Parser):
+    """Bodies whose texts any database can hold."""
+
+    def parse_body(self, request: HttpRequest) -> Any:
+        return storable(super().parse_body(request))
+
+
 api = NinjaAPI(
+    parser=Storable(),
     title="clawweb",
     version="1",
     description="Chat, rate, train, deploy. Lists are `{items, next}`; times are ISO 8601 UTC.",
@@ -137,7 +149,7 @@ def _broken(request: HttpRequest, exc: Exception) -> HttpResponse:
 def _page(rows: QuerySet[Any], cursor: str | None) -> tuple[list[Any], str | None]:
     """One page of rows with their primary keys falling, and the cursor of the next."""
     if cursor:
-        if not cursor.isdigit():
+        if not is_number(cursor):
             raise HttpError(400, "`cursor` is the `next` of an earlier page.")
         rows = rows.filter(pk__lt=int(cursor))
     found = list(rows.order_by("-pk")[: PAGE + 1])

@@ -34,3 +34,8 @@ def transfer_id() -> str:
 
 def comparison_id() -> str:
     return f"pair-{uuid7()}"
+
+
+def is_number(text: str) -> bool:
+    """Whether a caller's text is a row's number: its digits, and no more than a column holds."""
+    return text.isascii() and text.isdecimal() and len(text) <= 18  # "²" is a digit, too

@@ -27,6 +27,7 @@ from clawweb.models import (
     TrainingSample,
     Turn,
 )
+from clawweb.models.ids import is_number
 from clawweb.records import write_line
 from clawweb.selectors.chat import (
     active_reasons,
@@ -95,7 +96,7 @@ def sessions(request: HttpRequest) -> HttpResponse:
 def saved_views(request: HttpRequest) -> HttpResponse:
     """Save the filters that the form's `query` holds, or delete the view of the id `drop`."""
     query, drop = request.POST.get("query", ""), request.POST.get("drop", "")
-    if drop.isdigit():
+    if is_number(drop):
         gone = delete_view(user=request.user, view_id=int(drop))
         if gone is not None:
             query = gone.query  # still on the page: to be saved again
@@ -156,7 +157,7 @@ def map_part(request: HttpRequest, session_id: str) -> HttpResponse:
     context = {
         "session": session_json(row),
         "ticks": ticks_of(row, PER_PAGE),
-        "page": {"number": int(number) if number.isdigit() else 1},
+        "page": {"number": int(number) if is_number(number) else 1},
     }
     return render(request, "inspector/_map.html", context)
 

@@ -87,6 +87,14 @@ def test_the_turn_carries_feedback_and_receipt(alice):
     assert "<strong>bold</strong>" in body["html"]
 
 
+def test_what_no_database_can_hold_is_replaced(alice):
+    turn = make_turn(alice)
+    said = {"value": -1, "comment": "a\0b", "correction": "half \ud83d of it"}
+    assert post(client_of(alice), f"/api/turns/{turn.public_id}/feedback", said).status_code == 200
+    row = turn.feedback.get()
+    assert (row.comment, row.correction) == ("a\ufffdb", "half \ufffd of it")
+
+
 def test_lists_have_items_and_a_cursor(alice):
     for _ in range(101):
         make_turn(alice)
@@ -95,7 +103,8 @@ def test_lists_have_items_and_a_cursor(alice):
     assert len(first["items"]) == 100
     second = client.get("/api/sessions", {"cursor": first["next"]}).json()
     assert (len(second["items"]), second["next"]) == (1, None)
-    assert client.get("/api/sessions", {"cursor": "tomorrow"}).status_code == 400
+    for cursor in ("tomorrow", "²", "9" * 30):
+        assert client.get("/api/sessions", {"cursor": cursor}).status_code == 400
 
 
 def test_a_session_shows_its_turns_and_counts(alice):

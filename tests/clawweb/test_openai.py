@@ -15,6 +15,7 @@ from clawweb.api.chat_request import ChatRequest, Unacceptable
 from clawweb.models import ChatSession, Turn
 from clawweb.orm import in_db
 from clawweb.services import accounts
+from clawweb.streams import Piece
 from tests.factories import make_adapter
 from tests.generating import generating
 
@@ -102,6 +103,41 @@ async def test_a_reply_that_nobody_begins_ends_its_stream_with_an_error(
     rest = b"".join([part async for part in parts])
     assert b'{"error": {"message": "Nobody came."' in rest
     assert rest.endswith(b"data: [DONE]\n\n")
+
+
+async def test_what_no_database_can_hold_is_replaced(alice, engine, valkey_server):
+    async with generating():
+        answer = await ask(alice, messages=[{"role": "user", "content": "a\0b \\u0000"}])
+    assert answer.status_code == 200
+    turn = await in_db(Turn.objects.get)
+    assert turn.input_messages[0]["content"] == "a\ufffdb \\u0000"
+
+
+@pytest.mark.parametrize("number", ["²", "9" * 30, "1.5", ""])
+async def test_a_model_that_is_no_version_is_not_found(alice, engine, number):
+    answer = await ask(alice, model=f"agent@v{number}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_a_stream_that_cannot_be_read_on_does_not_look_finished(
+    alice, engine, valkey_server, monkeypatch
+):
+    async def breaking(turn: Turn) -> Any:
+        yield Piece(text="half", cursor=4, by=("", ""))
+        raise RuntimeError("a lost connection")
+
+    monkeypatch.setattr(completions, "follow", breaking)
+    answer = await ask(alice, stream=True)
+    rest = b"".join([part async for part in answer.streaming_content])
+    assert b"half" in rest
+    assert b'"code": "internal_error"' in rest
+    assert b'finish_reason": "stop' not in rest
+    assert b"[DONE]" not in rest
+    for _ in range(100):
+        if (await in_db(Turn.objects.get)).state == "stopped":
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("nobody reads it, and it is still written")
 
 
 async def test_sent_again_with_more_it_is_the_same_session(alice, engine, valkey_server):

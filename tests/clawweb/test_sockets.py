@@ -167,6 +167,25 @@ async def test_nonsense_gets_an_error_and_the_socket_stays_open(alice, message, 
         await until(chat, "error")
 
 
+@pytest.mark.parametrize("name", ["x" * 65, 7, ["x"], {}])
+async def test_a_client_id_that_no_row_can_hold_is_refused(alice, name, valkey_server):
+    turn = await in_db(make_turn, alice)
+    async with connected(alice) as chat:
+        for message in ({"type": "send", "text": "hi"}, {"type": "regenerate"}):
+            await chat.send_json({**message, "turn": turn.public_id, "client_id": name})
+            assert "client_id" in (await until(chat, "error"))[0]["message"]
+    assert await in_db(Turn.objects.count) == 1
+
+
+async def test_what_no_database_can_hold_is_replaced(alice, engine, valkey_server):
+    async with generating(), connected(alice) as chat:
+        await chat.send_json({"type": "send", "text": "a\0b \ud83d", "client_id": "c\0"})
+        await until(chat, "done")
+    turn = await in_db(Turn.objects.get)
+    assert turn.input_messages[0]["content"] == "a\ufffdb \ufffd"
+    assert turn.client_id == "c\ufffd"
+
+
 async def test_strangers_and_other_sites_are_closed_out(alice, valkey_server):
     from django.contrib.auth.models import AnonymousUser
 
