@@ -81,6 +81,7 @@ def curves(cells: Cells) -> Any:
     recipes = sorted({cell["recipe"] for cell in cells})
     rows = -(-len(people) // COLUMNS)
     figure = make_subplots(rows=rows, cols=COLUMNS, subplot_titles=people, shared_yaxes=True)
+    named: set[str] = set()
     for index, person in enumerate(people):
         place = {"row": index // COLUMNS + 1, "col": index % COLUMNS + 1}
         for number, recipe in enumerate(recipes):
@@ -89,18 +90,21 @@ def curves(cells: Cells) -> Any:
             heights = [middle(values(group, n, "satisfied")) for n in points]
             if len(points) == 1:  # it does not learn: a level
                 points, heights = [0, max(int(n) for c in cells for n in c["evals"])], heights * 2
+            if not points:
+                continue
             figure.add_trace(
                 go.Scatter(
                     x=points,
                     y=heights,
                     name=recipe,
                     legendgroup=recipe,
-                    showlegend=index == 0,
+                    showlegend=recipe not in named,
                     line={"color": COLOURS[number % len(COLOURS)]},
                     mode="lines+markers",
                 ),
                 **place,
             )
+            named.add(recipe)
     figure.update_yaxes(range=[-0.02, 1.02])
     figure.update_xaxes(title_text="rated turns", row=rows)
     figure.update_yaxes(title_text="satisfied", col=1)

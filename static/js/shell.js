@@ -74,25 +74,30 @@ document.addEventListener("click", async (event) => {
 document.addEventListener("submit", (event) => {
   const { confirm: question } = event.target.dataset;
   if (question && !confirm(question)) event.preventDefault();
-  if (event.target.matches("[data-signout]")) forgetDrafts();
+  if (event.target.matches("[data-signout]")) {
+    forgetDrafts();
+    sessionStorage.removeItem(LIVE);
+  }
 });
 
-// A version that goes live says so wherever its user is.
-let live = null;
+// A version that goes live says so wherever its user is, and on the next page if that was between
+// two pages or without a connection.
+const LIVE = "live-version";
 async function lookAtVersion() {
   try {
     const { version } = await call("GET", "/api/status");
-    if (live !== null && version > live) {
+    const known = sessionStorage.getItem(LIVE);
+    sessionStorage.setItem(LIVE, version);
+    if (known !== null && version > Number(known)) {
       notify(interpolate(gettext("Version %s of your agent answers from now on."), [version]));
       document.dispatchEvent(new CustomEvent("version", { detail: version }));
     }
-    live = version;
   } catch {
     // The next nudge asks again.
   }
 }
 document.addEventListener("changed", ({ detail }) => { if (detail.what === "adapter") lookAtVersion(); });
-connection.addEventListener("state", ({ detail }) => { if (detail === "open" && live === null) lookAtVersion(); });
+connection.addEventListener("state", ({ detail }) => { if (detail === "open") lookAtVersion(); });
 
 watchParts(connection);
 paintTimes(document);

@@ -1,10 +1,10 @@
 """What people do besides asking and rating, among the demo rows: copy code, keep a chat out of
-training, talk without a trace."""
+training, talk without a trace, hear of a new version."""
 
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Look
 from tests.browser.demo import Demo
@@ -56,3 +56,26 @@ def test_a_temporary_chat_is_answered_and_leaves_no_text(look: Look, demo: Demo)
     expect(turn.get_by_role("button", name="Good reply")).to_have_count(0)
     for address in ("/chat/", "/sessions/", "/api/sessions", "/parts/sessions/?q=whisper"):
         assert "secret" not in page.request.get(address).text(), address
+
+
+def test_a_version_that_goes_live_says_so_on_this_page_or_the_next(look: Look) -> None:
+    live = {"version": 0}
+
+    def status(route: Route) -> None:
+        route.fulfill(json={**route.fetch().json(), **live})
+
+    page = look("ada", "/chat/")
+    page.context.route("**/api/status", status)
+    said = page.locator("#notices")
+    page.evaluate("sessionStorage.clear()")
+    page.reload()
+    page.wait_for_function("sessionStorage.getItem('live-version') === '0'")
+    live["version"] = 7
+    page.evaluate("document.dispatchEvent(new CustomEvent('changed', {detail: {what: 'adapter'}}))")
+    expect(said).to_contain_text("Version 7 of your agent answers from now on.")
+    live["version"] = 8
+    page.goto("/agent/")
+    expect(said).to_contain_text("Version 8 of your agent answers from now on.")
+    page.reload()
+    page.wait_for_load_state("networkidle")
+    expect(said).not_to_contain_text("answers from now on")
