@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import F, QuerySet
+from django.db.models import F, Max, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
@@ -303,7 +303,9 @@ def end_job(
     job: TrainingJob, *, state: JobState, reason: str = "", learned: AdapterVersion | None = None
 ) -> None:
     """End the job under its lease and settle its samples: learned, or back to counted."""
-    newest = job.job_samples.filter(role="new").order_by("-sample_id").first()
+    known = TrainingSample.objects.filter(user=job.user_id)  # who cancels has seen all of them
+    if state != JobState.CANCELLED:
+        known = known.filter(job_samples__job=job, job_samples__role="new")
     ended = held(job).update(
         state=state,
         reason=reason,
@@ -311,12 +313,12 @@ def end_job(
         lease_token="",
         lease_until=None,
         finished_at=timezone.now(),
-        seen_sample=newest.sample_id if newest else None,
+        seen_sample=known.aggregate(Max("pk"))["pk__max"],
     )
     if not ended:
         raise LeaseLost(job.public_id)
     mine = TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED)
-    touched = list(mine.values_list("pk", flat=True))
+    touched = list(mine.select_for_update().values_list("pk", flat=True))
     if learned is not None:
         mine.update(state=SampleState.TRAINED, adapter=learned)
     else:

@@ -134,6 +134,20 @@ def test_after_a_job_that_made_nothing_samples_count_again_but_wait_for_a_newer_
     assert jobs.queue_batch(alice) is not None
 
 
+@pytest.mark.parametrize("begun", [True, False])
+def test_who_cancels_is_not_trained_at_once_on_what_was_rated_meanwhile(alice, begun):
+    rated(alice, 8)
+    job = claimed_job(alice) if begun else jobs.queue_job(user=alice)
+    rated(alice, 8)
+    if begun:
+        jobs.end_job(job, state=JobState.CANCELLED)
+    else:
+        jobs.cancel_job(job)
+    assert jobs.queue_batch(alice) is None
+    down(make_turn(alice))
+    assert jobs.queue_batch(alice) is not None
+
+
 def test_after_two_refusals_a_sample_is_not_used(alice):
     turns = rated(alice, 1)
     for _ in range(2):
