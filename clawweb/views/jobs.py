@@ -100,11 +100,11 @@ FAILURES = (
 )
 
 METHOD_WORDS = {
-    "opd": _("opd: hints by distillation, thumbs alone by reward"),
-    "binary": _("binary: thumbs by reward, hints left aside"),
-    "kto": _("kto: thumbs by KTO, hints left aside"),
-    "apo_zero_unpaired": _("apo_zero_unpaired: KTO with the base as the reference"),
-    "combine": _("combine: hints by distillation, and every thumb by reward"),
+    "opd": _("hints by distillation, thumbs alone by reward"),
+    "binary": _("thumbs by reward, hints left aside"),
+    "kto": _("thumbs by KTO, hints left aside"),
+    "apo_zero_unpaired": _("KTO with the base as the reference"),
+    "combine": _("hints by distillation, and every thumb by reward"),
 }
 
 
@@ -202,7 +202,7 @@ def _job_row(job: TrainingJob) -> dict[str, Any]:
         "seconds": seconds,
         "left": seconds_left(job),
         "advice": _advice(job),
-        "method_words": str(METHOD_WORDS.get(job.method, "")).partition(": ")[2],
+        "method_words": METHOD_WORDS.get(job.method, ""),
     }
 
 

@@ -20,8 +20,7 @@ from clawweb.orm import in_db
 from clawweb.services import accounts, chat, sessions
 from clawweb.tasks import judge, let_go, run_training_job, run_transfer
 from rollouts.types import Message
-from tests.clawweb.test_versions import hand_over, registered
-from tests.factories import make_turn
+from tests.factories import hand_over, make_turn, registered
 from tests.generating import generating, read_reply
 
 Lines = Callable[[], list[str]]
