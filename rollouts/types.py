@@ -26,6 +26,10 @@ class Policy:
     version: int = 0
     path: str | None = None  # absolute folder of the adapter's files
 
+    @property
+    def is_base(self) -> bool:
+        return self.adapter is None
+
 
 BASE = Policy()
 
