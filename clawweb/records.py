@@ -42,7 +42,8 @@ def parse_line(raw: bytes) -> Line:
         raise BadLine(sentences.NOT_JSON % {"why": str(exc)[:120]}) from exc
     if not isinstance(line, dict):
         raise BadLine(gettext_noop("it is not a JSON object"))
-    return dict(_clean(line, 0))
+    _check(line, 0)
+    return dict(storable(line))
 
 
 def kind_of(line: Line) -> Literal["session", "turn", "openclaw", "openclaw_score"]:
@@ -72,26 +73,22 @@ def _no_number(name: str) -> float:
     raise ValueError(f"{name} is no number of JSON's")
 
 
-def _clean(value: Any, depth: int) -> Any:
-    """The value with what databases refuse replaced: NUL and halves of surrogate pairs."""
+def _check(value: Any, depth: int) -> None:
+    """BadLine where it nests deeper, or holds a larger number, than a row can."""
     if depth > MAX_DEPTH:
         raise BadLine(_TOO_DEEP)
-    if isinstance(value, str):
-        return _storable_text(value)
     if isinstance(value, float) and not math.isfinite(value):
         raise BadLine(_TOO_LARGE)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 63:
         raise BadLine(_TOO_LARGE)
-    if isinstance(value, list):
-        return [_clean(item, depth + 1) for item in value]
-    if isinstance(value, dict):
-        return {_clean(name, depth): _clean(item, depth + 1) for name, item in value.items()}
-    return value
+    if isinstance(value, list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            _check(item, depth + 1)
 
 
 def storable(value: Any) -> Any:
-    """The same for what a caller sends as JSON, which may be as large and deep as JSON lets it;
-    ValueError when that is too deep to be read."""
+    """The value with what databases refuse in a text replaced: NUL and halves of surrogate pairs.
+    ValueError when it nests too deep to be read."""
     try:
         return _storable(value)
     except RecursionError as exc:
