@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,18 @@ def new_stack(**settings: str) -> Stack:
     env |= {f"CLAWWEB_{name.upper()}": value for name, value in chosen.items()}
     config = Config(_env_prefix="NOT_FROM_THIS_ENVIRONMENT_", **chosen)  # type: ignore[arg-type]
     return Stack(config, env)
+
+
+@contextmanager
+def running(*arguments: str, **settings: str) -> Iterator[Stack]:
+    """A system of one's own, started with these arguments; gone with its data afterwards."""
+    own = new_stack(**settings)
+    try:
+        own.start(*arguments)
+        yield own
+    finally:
+        own.stop()
+        shutil.rmtree(own.var, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

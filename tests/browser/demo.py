@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from playwright.sync_api import Browser, BrowserContext, expect
 
 from clawweb.config import ROOT
 from clawweb.stack import guard
-from tests.realstack import Stack, new_stack
+from tests.realstack import Stack, running
 
 NOBODY = "http://127.0.0.1:9/"  # where no model server answers
 PATIENCE = 30_000  # ms, on two busy cores
@@ -75,14 +74,9 @@ class Demo:
 @pytest.fixture(scope="session")
 def demo() -> Iterator[Demo]:
     """Starts in seconds: no model is loaded, and nothing answers in a chat."""
-    running = new_stack(vllm_url=NOBODY)
     expect.set_options(timeout=PATIENCE)
-    try:
-        running.start("--parts", "web,valkey")
-        yield seeded(running)
-    finally:
-        running.stop()
-        shutil.rmtree(running.var, ignore_errors=True)
+    with running("--parts", "web,valkey", vllm_url=NOBODY) as stack:
+        yield seeded(stack)
 
 
 def seeded(stack: Stack) -> Demo:

@@ -20,7 +20,7 @@ from rollouts.engines.base import Engine
 from rollouts.errors import RolloutError
 from rollouts.types import BASE, Message, Policy, SamplingParams
 from tests.loop.person import wait_for
-from tests.realstack import Stack, new_stack
+from tests.realstack import Stack, running
 from training.adapters import WEIGHTS, adapter_tensors, attach, check_folder, detach, save_version
 from training.base import Base, load_base
 from training.config import TrainConfig
@@ -48,13 +48,8 @@ def base(tiny: Path) -> Base:
 
 @pytest.fixture(scope="module")
 def server(tiny: Path) -> Iterator[Stack]:
-    running = new_stack(base_model=str(tiny), context_tokens="1024")
-    try:
-        running.start("--parts", "vllm")
-        yield running
-    finally:
-        running.stop()
-        shutil.rmtree(running.var, ignore_errors=True)
+    with running("--parts", "vllm", base_model=str(tiny), context_tokens="1024") as stack:
+        yield stack
 
 
 @pytest.fixture(scope="module")

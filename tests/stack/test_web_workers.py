@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -12,20 +11,15 @@ import httpx
 import psutil
 import pytest
 
-from tests.realstack import Stack, new_stack
+from tests.realstack import Stack, running
 
 pytestmark = pytest.mark.stack
 
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[Stack]:
-    running = new_stack(web_workers="2", requests_per_minute="7")
-    try:
-        running.start("--parts", "valkey,web")
-        yield running
-    finally:
-        running.stop()
-        shutil.rmtree(running.var, ignore_errors=True)
+    with running("--parts", "valkey,web", web_workers="2", requests_per_minute="7") as stack:
+        yield stack
 
 
 def answering(stack: Stack, clients: list[httpx.Client]) -> set[int]:
