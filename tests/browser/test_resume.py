@@ -17,13 +17,14 @@ from tests.browser.demo import Demo
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180, method="signal")]
 
 RATE = 40.0  # words a second
-# Whatever is painted of an unfinished reply is how the whole one begins.
+# Whatever is painted of an unfinished reply is how the whole one begins. Noted for all pages of the
+# browser: one that is opened late may find the reply whole.
 WATCH = """(() => {
   const whole = %s;
   const look = () => {
     for (const reply of document.querySelectorAll(".turn:last-child .reply.plain")) {
-      if (!whole.startsWith(reply.textContent)) sessionStorage.wrong = reply.textContent;
-      sessionStorage.seen = Number(sessionStorage.seen ?? 0) + 1;
+      if (!whole.startsWith(reply.textContent)) localStorage.wrong = reply.textContent;
+      localStorage.seen = Number(localStorage.seen ?? 0) + 1;
     }
   };
   addEventListener("DOMContentLoaded", () => new MutationObserver(look).observe(
@@ -104,8 +105,8 @@ def test_what_is_cut_off_arrives_whole(
     assert kept["reply"] == text
     assert shown == text
     assert page.locator(".turn").count() == 1
-    assert page.evaluate("sessionStorage.wrong ?? null") is None
-    assert page.evaluate("Number(sessionStorage.seen)") > 0
+    assert page.evaluate("localStorage.wrong ?? null") is None
+    assert page.evaluate("Number(localStorage.seen)") > 0
 
 
 def test_a_killed_generator_leaves_its_text_and_a_way_on(
