@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from clawweb.config import ROOT
 from tests.browser.demo import NOBODY, Demo, seeded
 from tests.prepare import chromium
-from tests.realstack import new_stack
+from tests.realstack import running
 
 FOLDER = ROOT / "docs" / "screenshots"
 SIZES = {1280: 860, 360: 740}
@@ -31,9 +31,7 @@ def main() -> int:
     import django
 
     django.setup()
-    stack = new_stack(vllm_url=NOBODY)
-    try:
-        stack.start("--parts", "web,valkey")
+    with running("--parts", "web,valkey", vllm_url=NOBODY) as stack:
         demo = seeded(stack)
         shutil.rmtree(FOLDER, ignore_errors=True)
         FOLDER.mkdir(parents=True)
@@ -43,9 +41,6 @@ def main() -> int:
             for width in SIZES:
                 take_all(browser, demo, width)
             browser.close()
-    finally:
-        stack.stop()
-        shutil.rmtree(stack.var, ignore_errors=True)
     total = sum(path.stat().st_size for path in FOLDER.iterdir())
     sys.stdout.write(f"{len(list(FOLDER.iterdir()))} pictures, {total / 2**20:.1f} MiB\n")
     return 0

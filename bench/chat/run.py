@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import sys
 import time
@@ -25,7 +24,7 @@ from playwright.sync_api import CDPSession, Page, sync_playwright
 
 from tests.browser.demo import NOBODY, Demo
 from tests.prepare import chromium
-from tests.realstack import new_stack
+from tests.realstack import running
 
 SEED = """
 import json
@@ -75,9 +74,7 @@ def seed(turns: int) -> None:
 
 def run(turns: int, rate: float, seconds: float) -> dict[str, Any]:
     """The figures; times in milliseconds, memory in MiB."""
-    stack = new_stack(vllm_url=NOBODY)
-    try:
-        stack.start("--parts", "web,valkey")
+    with running("--parts", "web,valkey", vllm_url=NOBODY) as stack:
         code = SEED.format(turns=turns)
         facts = json.loads(stack.manage("shell", "-v", "0", "--command", code, timeout=900))
         demo = Demo(stack=stack, cookies=facts.pop("cookies"), places=facts)
@@ -88,9 +85,6 @@ def run(turns: int, rate: float, seconds: float) -> dict[str, Any]:
             figures = measure(page.new_page(), demo, rate, seconds)
             browser.close()
         return {"turns": turns, "asked_rate": rate, **figures}
-    finally:
-        stack.stop()
-        shutil.rmtree(stack.var, ignore_errors=True)
 
 
 def measure(page: Page, demo: Demo, rate: float, seconds: float) -> dict[str, Any]:

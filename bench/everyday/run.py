@@ -26,7 +26,6 @@ import json
 import os
 import platform
 import random
-import shutil
 import statistics
 import subprocess
 import sys
@@ -50,7 +49,7 @@ from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
 from rollouts.hints import hinted_messages
 from rollouts.types import BASE, Message
-from tests.realstack import new_stack
+from tests.realstack import running
 
 HINT = "Please answer in one or two short sentences, at most 30 words. No lists."
 MAX_WORDS, MAX_TOKENS, TEMPERATURE, BATCH, AT_ONCE = 35, 96, 0.7, 8, 8
@@ -297,13 +296,8 @@ def system(args: argparse.Namespace) -> Iterator[System]:
     if args.url:
         yield System(args.url, Config(), dict(os.environ))  # type: ignore[call-arg]  # defaults
         return
-    stack = new_stack()
-    try:
-        stack.start()
+    with running() as stack:
         yield System(stack.url, stack.config, stack.env)
-    finally:
-        stack.stop()
-        shutil.rmtree(stack.var, ignore_errors=True)
 
 
 def main() -> None:

@@ -21,7 +21,6 @@ import asyncio
 import json
 import os
 import platform
-import shutil
 import statistics
 import time
 import uuid
@@ -35,7 +34,7 @@ import httpx
 
 from bench.gateway.report import table
 from bench.load.watch import processes_of
-from tests.realstack import Stack, new_stack
+from tests.realstack import Stack, running
 
 HERE = Path(__file__).resolve().parent
 PARTS = ("web", "generator", "valkey")
@@ -158,23 +157,19 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="processes of the web server")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "cpu.json")
     args = parser.parse_args()
-    running = new_stack(web_workers=str(args.workers), **LIMITS)
-    try:
-        running.start("--parts", "valkey,vllm,web,generator")
-        vllm_key = running.config.secret("vllm_key", running.config.vllm_key)
+    parts = "valkey,vllm,web,generator"
+    with running("--parts", parts, web_workers=str(args.workers), **LIMITS) as stack:
+        vllm_key = stack.config.secret("vllm_key", stack.config.vllm_key)
         ways = [
-            Way(DIRECT, f"{running.config.vllm}/v1/chat/completions", vllm_key),
-            Way(GATEWAY, f"{running.url}/v1/chat/completions", running.key("bench")),
+            Way(DIRECT, f"{stack.config.vllm}/v1/chat/completions", vllm_key),
+            Way(GATEWAY, f"{stack.url}/v1/chat/completions", stack.key("bench")),
         ]
         cases = []
         for streams in args.streams:
             pairs = args.pairs or PAIRS.get(streams, 10)
-            cases.append(asyncio.run(measure(running, ways, streams, pairs)))
+            cases.append(asyncio.run(measure(stack, ways, streams, pairs)))
             print(table(cases), flush=True)
             keep(args.out, args.workers, cases)
-    finally:
-        running.stop()
-        shutil.rmtree(running.var, ignore_errors=True)
 
 
 def keep(path: Path, workers: int, cases: Sequence[Facts]) -> None:

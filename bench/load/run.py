@@ -20,7 +20,6 @@ import asyncio
 import json
 import os
 import platform
-import shutil
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -35,7 +34,7 @@ from bench.load.costs import costs_of
 from bench.load.people import SEED, Person
 from bench.load.report import summary, tables
 from bench.load.watch import Watch
-from tests.realstack import Stack, new_stack
+from tests.realstack import Stack, running
 
 HERE = Path(__file__).resolve().parent
 RATED = 7  # replies that a job learns from: one less than start it by themselves
@@ -109,18 +108,14 @@ def main() -> None:
     args = arguments()
     load = os.getloadavg()[0]
     # Nobody is stopped by a key's limit: what is measured is the system.
-    stack = new_stack(max_reply_tokens=str(args.tokens), requests_per_minute="0", concurrent="0")
-    try:
-        stack.start()
+    unlimited = {"requests_per_minute": "0", "concurrent": "0"}
+    with running(max_reply_tokens=str(args.tokens), **unlimited) as stack:
         people = people_of(stack, args.users + 1)
         watch = Watch(stack)
         watch.start()
         busy, pairs = asyncio.run(measure(people, args))
         memory = watch.end()
         costs = costs_of(stack) | (adapter_costs(stack, args.adapters) if args.adapters else {})
-    finally:
-        stack.stop()
-        shutil.rmtree(stack.var, ignore_errors=True)
     run = {
         "date": str(date.today()),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",

@@ -21,7 +21,6 @@ import asyncio
 import json
 import os
 import random
-import shutil
 import statistics
 import time
 import uuid
@@ -39,7 +38,7 @@ from websockets.exceptions import WebSocketException
 from bench.load.people import SEED
 from bench.load.watch import MIB, processes_of
 from tests.browser.demo import NOBODY, Demo
-from tests.realstack import Stack, new_stack
+from tests.realstack import Stack, running
 
 HERE = Path(__file__).resolve().parent
 WORDS, RATE = 40, 8.0  # of a reply, and how many come in a second
@@ -206,16 +205,11 @@ def growth(samples: Sequence[Figures], share: float) -> dict[str, dict[str, Any]
 def main() -> int:
     args = arguments()
     load = os.getloadavg()[0]
-    stack = new_stack(vllm_url=NOBODY, queue_turns="0")
-    try:
-        stack.start("--parts", "web,valkey")
+    with running("--parts", "web,valkey", vllm_url=NOBODY, queue_turns="0") as stack:
         code = SEED.format(users=20)
         people = json.loads(stack.manage("shell", "-v", "0", "--command", code, timeout=300))
         with Demo(stack=stack, cookies={}, places={}).writing(RATE):
             tally, before, samples, after = asyncio.run(soak(stack, people, args))
-    finally:
-        stack.stop()
-        shutil.rmtree(stack.var, ignore_errors=True)
     found = {
         "date": str(date.today()),
         "sockets": args.sockets,

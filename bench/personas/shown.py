@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import statistics
 import tempfile
 from pathlib import Path
@@ -22,7 +21,7 @@ from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
 from rollouts.hints import demonstrated_messages
 from rollouts.types import BASE, Demonstration
-from tests.realstack import new_stack
+from tests.realstack import running
 from training.base import load_base
 
 AT_ONCE, ROUNDS, WORDS = 8, 4, 80
@@ -63,9 +62,7 @@ def main() -> None:
     parser.add_argument("--people", nargs="+", default=list(PEOPLE), choices=PEOPLE)
     parser.add_argument("--sets", type=int, default=3)
     args = parser.parse_args()
-    stack = new_stack()
-    try:
-        stack.start("--parts", "vllm")
+    with running("--parts", "vllm") as stack:
         key = stack.config.secret("vllm_key", stack.config.vllm_key)
         engine = build_engine(EngineConfig(url=stack.config.vllm, key=key))
         lab = Lab(engine, load_base(stack.config.model_folder), Path(tempfile.gettempdir()))
@@ -81,9 +78,6 @@ def main() -> None:
                 for count, values in shares.items()
             }
             print(name, json.dumps(found), flush=True)
-    finally:
-        stack.stop()
-        shutil.rmtree(stack.var, ignore_errors=True)
 
 
 if __name__ == "__main__":
