@@ -53,6 +53,11 @@ _questions, _replies, _wishes = (
 @transaction.atomic  # one wait for the disk
 def main() -> None:
     """In a database without these people."""
+    sys.stdout.write(f"{json.dumps(write())}\n")
+
+
+def write() -> dict[str, Any]:
+    """The rows; what `main` prints of them."""
     random.seed(7)
     ada = User.objects.create_user("ada", password=PASSWORD)
     root = User.objects.create_superuser("root")
@@ -69,12 +74,11 @@ def main() -> None:
     around(ada, chats)
     for chat, each in zip(chats, TEXTS["talks"], strict=True):
         date_chats(ChatSession.objects.filter(pk=chat.pk), each["days_ago"])
-    facts = {
+    return {
         "cookies": {user.username: cookie(user) for user in (ada, root, new, guest)},
         "session_id": chats[0].public_id,
         "job_id": live[1].job.public_id,
     }
-    sys.stdout.write(f"{json.dumps(facts)}\n")
 
 
 def cookie(user: User) -> str:

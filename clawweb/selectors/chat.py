@@ -20,7 +20,7 @@ from clawweb.models import (
     User,
 )
 from clawweb.selectors.asking import instructions_of, under
-from clawweb.selectors.learning import BULKY, receipt
+from clawweb.selectors.learning import BULKY, Waiting, receipt
 from rollouts.types import Message, ReplyShape
 
 
@@ -235,7 +235,11 @@ _HIDDEN: dict[str, Any] = {
 
 
 def turn_json(
-    turn: Turn, siblings: Iterable[str] | None = None, *, blind: bool | None = None
+    turn: Turn,
+    siblings: Iterable[str] | None = None,
+    *,
+    blind: bool | None = None,
+    waiting: Waiting | None = None,
 ) -> dict[str, Any]:
     """A turn as browsers and the API see it; who wrote it is left out while it is compared
     `blind` (None: look)."""
@@ -275,7 +279,7 @@ def turn_json(
         "error": sentences.said(turn.error),
         "siblings": list(siblings),
         "feedback": feedback_json(latest_feedback(turn)),
-        "receipt": receipt(turn),
+        "receipt": receipt(turn, waiting),
         "tokens": len(turn.response_ids) if turn.response_ids is not None else None,
         "created_at": turn.created_at,
         "started_at": turn.started_at,
@@ -299,12 +303,13 @@ def turns_json(session: ChatSession, only: Collection[str] | None = None) -> lis
     turns = turns_of(session)
     if only is not None:
         turns = turns.filter(public_id__in=only)
-    hidden = blind_turns(session)
+    hidden, waiting = blind_turns(session), Waiting(session.user)
     return [
         turn_json(
             turn,
             families[turn.parent and turn.parent.public_id, turn.turn_type],
             blind=turn.pk in hidden,
+            waiting=waiting,
         )
         for turn in turns
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -97,9 +98,20 @@ def newest_sample(turn: Turn) -> TrainingSample | None:
     return max(turn.samples.all(), key=lambda sample: sample.pk, default=None)
 
 
-def receipt(turn: Turn) -> dict[str, Any] | None:
+class Waiting:
+    """How many of a user's ratings are ready: looked up once at most, for all a page shows."""
+
+    def __init__(self, user: User) -> None:
+        self.user = user
+
+    @cached_property
+    def have(self) -> int:
+        return ready_samples(self.user).count()
+
+
+def receipt(turn: Turn, waiting: Waiting | None = None) -> dict[str, Any] | None:
     """What became of the turn's rating, or of a judge's reading of what came next; None when there
-    is neither."""
+    is neither. `waiting` is of the turn's user."""
     sample = newest_sample(turn)
     if sample is None:
         return None
@@ -108,7 +120,8 @@ def receipt(turn: Turn) -> dict[str, Any] | None:
         state = "held_back"
     count = None
     if state in ("saved", "counted"):
-        count = {"have": ready_samples(turn.session.user).count(), "need": config().batch}
+        have = (waiting or Waiting(turn.session.user)).have
+        count = {"have": have, "need": config().batch}
     job = sample.job if state in ("in_training", "learned") else None
     body = {
         "state": state,

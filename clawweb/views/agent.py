@@ -22,7 +22,7 @@ from clawweb.selectors.chat import input_of, latest_feedback, with_labels
 from clawweb.selectors.comparisons import win_rates
 from clawweb.selectors.complaints import complaints_of, rechecks_by, tallies
 from clawweb.selectors.forgetting import learned_chats
-from clawweb.selectors.learning import agent_status, live_adapter, receipt
+from clawweb.selectors.learning import Waiting, agent_status, live_adapter, receipt
 from clawweb.selectors.notes import notes_of
 from clawweb.services.forgetting import erase_learning
 from clawweb.services.versions import clean_before
@@ -173,6 +173,7 @@ def _ratings_context(request: HttpRequest) -> dict[str, Any]:
     page = Paginator(rows, PER_PAGE).get_page(request.GET.get("page"))
     said = {turn.pk: latest_feedback(turn) for turn in page}
     with_labels([row for row in said.values() if row])
+    waiting = Waiting(request.user)
     return {
         "page": page,
         "unused": unused,
@@ -181,7 +182,7 @@ def _ratings_context(request: HttpRequest) -> dict[str, Any]:
                 "turn": turn,
                 "text": text_of(input_of(turn)),
                 "said": said[turn.pk],
-                "receipt": receipt(turn),
+                "receipt": receipt(turn, waiting),
             }
             for turn in page
         ],

@@ -55,7 +55,7 @@ from clawweb.selectors.inspector import (
     ticks_of,
 )
 from clawweb.selectors.judging import judgements_of
-from clawweb.selectors.learning import job_number, receipt
+from clawweb.selectors.learning import Waiting, job_number, receipt
 from clawweb.selectors.records import lines_of_session
 from clawweb.selectors.tokens import EFFECT, heat, heats_of, prompt_tokens
 from clawweb.services.errors import ServiceError
@@ -125,12 +125,13 @@ def session(request: HttpRequest, session_id: str) -> HttpResponse:
         number = (turns.filter(pk__lte=named.pk).count() - 1) // PER_PAGE + 1
     page = Paginator(turns, PER_PAGE).get_page(number)
     judgements, blind, instead = judgements_of(page), blind_turns(row), instead_of(row)
-    rests = rests_before(page, least=REST)
+    with_labels([said for turn in page for said in turn.feedback.all()])
+    rests, waiting = rests_before(page, least=REST), Waiting(request.user)
     replays: dict[int, list[Comparison]] = {}
     for replay in comparisons_of(request.user).filter(first__in=page, kind=Comparison.RECHECK):
         replays.setdefault(replay.first_id, []).insert(0, replay)  # they come newest first
     facts = [
-        turn_facts(turn, judgements.get(turn.pk), blind=turn.pk in blind)
+        turn_facts(turn, judgements.get(turn.pk), blind=turn.pk in blind, waiting=waiting)
         | {"number": number, "rest": rests.get(turn.pk), "replays": replays.get(turn.pk)}
         | {"instead": instead.get(turn.pk)}
         for number, turn in enumerate(page, page.start_index())
@@ -171,6 +172,7 @@ def turn_part(request: HttpRequest, turn_id: str) -> HttpResponse:
     turn = _own_turn(request, turn_id)
     shown = request.GET.get("reply", EFFECT)
     is_blind = turn.pk in blind_turns(turn.session)
+    with_labels(list(turn.feedback.all()))
     facts = turn_facts(turn, judgements_of([turn]).get(turn.pk), shown=shown, blind=is_blind)
     if request.GET.get("prompt") and not is_blind:
         facts["prompt"], facts["prompt_by_number"] = prompt_tokens(turn) or (None, False)
@@ -216,10 +218,15 @@ def download(request: HttpRequest, session_id: str, kind: str) -> HttpResponse:
 
 
 def turn_facts(
-    turn: Turn, judgement: Judgement | None = None, *, shown: str = EFFECT, blind: bool = False
+    turn: Turn,
+    judgement: Judgement | None = None,
+    *,
+    shown: str = EFFECT,
+    blind: bool = False,
+    waiting: Waiting | None = None,
 ) -> dict[str, Any]:
-    """A turn with its feedback, judgement, samples and numbers, for people. Who wrote a reply that
-    is compared `blind` is not among them."""
+    """A turn with its feedback (which has its labels), judgement, samples and numbers, for people.
+    Who wrote a reply that is compared `blind` is not among them."""
     feedback = sorted(turn.feedback.all(), key=lambda row: row.pk)
     said = input_of(turn)
     reply = reply_of(turn)
@@ -251,8 +258,8 @@ def turn_facts(
         "logprobs": logprob_summary(turn.logprobs),
         "sampling": {name: value for name, value in turn.sampling.items() if value is not None},
         "seconds": seconds_of(turn),
-        "receipt": receipt(turn),
-        "feedback": with_labels(feedback[::-1]),
+        "receipt": receipt(turn, waiting),
+        "feedback": feedback[::-1],
         "judgement": judgement,
         "samples": [sample_facts(sample) for sample in turn.samples.all()][::-1],
     }

@@ -70,10 +70,15 @@ def look(browser: Browser, demo: Demo) -> Iterator[Look]:
     contexts: list[BrowserContext] = []
     complaints: list[str] = []
 
+    def forbidden(message: ConsoleMessage) -> None:
+        if "Content Security Policy" in message.text:
+            complaints.append(message.text)
+
     def open_page(username: str, path: str) -> Page:
         context = demo.context(browser, username, viewport={"width": 1280, "height": 800})
         contexts.append(context)
         context.on("weberror", lambda error: complaints.append(str(error.error)))
+        context.on("console", forbidden)
         page = context.new_page()
         page.goto(path)
         return page

@@ -22,6 +22,7 @@ from tests.realstack import Stack, running
 NOBODY = "http://127.0.0.1:9/"  # where no model server answers
 PATIENCE = 30_000  # ms, on two busy cores
 SEED = "from tests.demo import main; main()"
+WITH_OTHERS = "from tests.browser.others import main; main()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,8 @@ class Demo:
     """A running installation, and what `tests/demo.py` says about its rows."""
 
     stack: Stack
-    # Of ada, with data; guest, with less; newcomer, without any; root, an admin
+    # Of ada, with data; guest, with less; newcomer, without any; root, an admin; in tests also
+    # of those of others.py
     cookies: dict[str, str]
     places: dict[str, str]  # what stands in the addresses of pages
 
@@ -76,11 +78,11 @@ def demo() -> Iterator[Demo]:
     """Starts in seconds: no model is loaded, and nothing answers in a chat."""
     expect.set_options(timeout=PATIENCE)
     with running("--parts", "web,valkey", vllm_url=NOBODY) as stack:
-        yield seeded(stack)
+        yield seeded(stack, WITH_OTHERS)
 
 
-def seeded(stack: Stack) -> Demo:
+def seeded(stack: Stack, command: str = SEED) -> Demo:
     """With the demo rows in its database."""
-    printed = stack.manage("shell", "-v", "0", "--command", SEED, timeout=300)
+    printed = stack.manage("shell", "-v", "0", "--command", command, timeout=300)
     facts = json.loads(printed.splitlines()[-1])
     return Demo(stack=stack, cookies=facts.pop("cookies"), places=facts)

@@ -1,9 +1,11 @@
 """A job's charts in a browser, without a model: outliers left out and counted, one chart as large
-as the window, lines where the version went live. The address keeps it all."""
+as the window, lines where the version went live, a logarithmic scale, other jobs beside this one,
+a stretch of all charts at once, pictures to take along. The address keeps it all."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -74,3 +76,99 @@ def test_a_line_stands_where_the_version_went_live(page: Page) -> None:
         assert at["x"] + at["width"] / 2 <= drawn["x"] + drawn["width"]
         places.append(at["x"])
     assert places[0] != places[1]
+
+
+def kind(page: Page, key: str) -> str:
+    return str(
+        page.evaluate(
+            "key => document.querySelector(`#chart-${key} .plot`)._fullLayout.yaxis.type", key
+        )
+    )
+
+
+def test_a_logarithmic_scale_is_drawn_where_it_can_be(page: Page) -> None:
+    loss, reward = page.locator("#chart-loss"), page.locator("#chart-reward")
+    loss.locator(".main-svg").first.wait_for()
+    page.get_by_label("Logarithmic").press("Space")
+    expect(page).to_have_url(re.compile(r"\?log=1$"))
+    page.wait_for_function(
+        "document.querySelector('#chart-loss .plot')._fullLayout.yaxis.type === 'log'"
+    )
+    expect(loss.locator(".no-log")).to_be_hidden()
+    reward.scroll_into_view_if_needed()
+    expect(reward.locator(".no-log")).to_have_text(
+        "No logarithmic scale here: a value is 0 or below."
+    )
+    assert kind(page, "reward") == "linear"
+    page.reload()
+    expect(page.get_by_label("Logarithmic")).to_be_checked()
+
+
+def test_other_jobs_are_drawn_beside_this_one(page: Page) -> None:
+    lines = page.locator("#chart-loss .scatterlayer .trace")
+    expect(lines).to_have_count(1)
+    page.get_by_text("Compare with other jobs").press("Enter")
+    page.get_by_label("Job 1, opd").press("Space")
+    page.get_by_label("Job 2, opd").press("Space")
+    expect(lines).to_have_count(3)
+    expect(page).to_have_url(re.compile(r"\?with=2%2C1$"))
+    legend = page.get_by_role("list", name="Jobs in the charts").get_by_role("button")
+    expect(legend).to_have_count(3)
+    legend.nth(1).press("Enter")
+    expect(legend.nth(1)).to_have_attribute("aria-pressed", "false")
+    expect(lines).to_have_count(2)
+    page.reload()
+    expect(lines).to_have_count(3)
+    with page.expect_download() as download:
+        page.get_by_role("link", name="All values as CSV").press("Enter")
+    names = {line.split(",")[0] for line in download.value.path().read_text().splitlines()[1:]}
+    assert len(names) == 3
+
+
+def test_what_is_looked_at_in_one_chart_is_so_in_all(page: Page) -> None:
+    loss, kl = page.locator("#chart-loss"), page.locator("#chart-kl")
+    kl.scroll_into_view_if_needed()
+    kl.locator(".main-svg").first.wait_for()
+    loss.scroll_into_view_if_needed()
+    box = loss.locator(".nsewdrag").bounding_box()
+    assert box
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * 0.3, middle)
+    page.mouse.move(box["x"] + box["width"] * 0.32, middle)
+    expect(loss.locator(".hoverlayer .hovertext")).to_have_count(1)
+    expect(kl.locator(".hoverlayer .hovertext")).to_have_count(1)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, middle, steps=5)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile(r"\?zoom=[\d.]+%7E[\d.]+$"))
+    ranges = """() => ["loss", "kl"].map((key) => (
+      document.querySelector(`#chart-${key} .plot`)._fullLayout.xaxis.range.join()))"""
+    page.wait_for_function(f"new Set(({ranges})()).size === 1")
+    assert all(10 < float(end) < 30 for end in page.evaluate(ranges)[0].split(","))
+    page.get_by_role("button", name="Show all").press("Enter")
+    expect(page).not_to_have_url(re.compile("zoom"))
+
+
+def test_a_chart_is_taken_along_as_a_picture(page: Page) -> None:
+    figure = page.locator("#chart-loss")
+    figure.locator(".main-svg").first.wait_for()
+    for name, begins in (("PNG", b"\x89PNG"), ("SVG", b"<svg")):
+        with page.expect_download() as download:
+            figure.get_by_role("button", name=name).press("Enter")
+        assert download.value.suggested_filename == f"job-3-loss.{name.lower()}"
+        picture = Path(download.value.path()).read_bytes()
+        assert picture.startswith(begins)
+        assert len(picture) > 5_000
+
+
+def test_an_alert_is_a_mark_and_a_sentence_and_a_chart_is_a_table(page: Page) -> None:
+    figure = page.locator("#chart-grad_norm")
+    alert = page.locator("#alerts").get_by_role("listitem").filter(has_text="Step 23:")
+    alert.get_by_role("button", name="Show it").press("Enter")
+    expect(figure).to_be_focused()
+    expect(figure.locator(".annotation-text").first).to_be_visible()
+    expect(figure.locator(".summary")).to_contain_text("between 0.4")
+    figure.get_by_role("button", name="Table").press("Enter")
+    table = page.locator("#points-table table")
+    expect(table.get_by_role("columnheader").and_(page.locator(".chosen"))).to_be_focused()
+    expect(table.locator("tbody tr")).to_have_count(40)

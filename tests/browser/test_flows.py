@@ -1,7 +1,9 @@
 """What people do besides asking and rating, among the demo rows: copy code, keep a chat out of
-training, talk without a trace, hear of a new version."""
+training, talk without a trace, hear of a new version, leave a bad one, begin."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 from playwright.sync_api import Page, Route, expect
@@ -79,3 +81,50 @@ def test_a_version_that_goes_live_says_so_on_this_page_or_the_next(look: Look) -
     page.reload()
     page.wait_for_load_state("networkidle")
     expect(said).not_to_contain_text("answers from now on")
+
+
+def test_a_new_version_that_starts_badly_offers_the_way_back(look: Look) -> None:
+    page = look("wren", "/chat/")
+    expect(page.get_by_text("4 of the first replies of v2 were disliked")).to_be_visible()
+    page.get_by_role("button", name="Roll back").press("Enter")
+    # It leads to v1, which no server is there to wear: then v2 stays, and the page says why.
+    expect(page.locator("#notices")).to_contain_text("The model server does not answer.")
+    expect(page.get_by_role("link", name="v2 live")).to_be_visible()
+    other = look("ada", "/chat/")
+    expect(other.get_by_role("link", name="v3 live")).to_be_visible()
+    expect(other.locator("#way-back")).to_have_count(0)
+
+
+def test_the_first_look_teaches_the_loop_and_a_starter_begins_it(look: Look, demo: Demo) -> None:
+    page = look("fledgling", "/chat/")
+    steps = page.get_by_role("list", name="How it learns").get_by_role("listitem")
+    expect(steps).to_have_text(
+        [
+            re.compile(words)
+            for words in ("You vote", "one of 8 ratings", "A version is trained", "one click back")
+        ]
+    )
+    expect(page.get_by_text("Your ratings train your own agent only.")).to_be_visible()
+    expect(page.get_by_text("Your chats will be listed here.")).to_be_visible()
+    turn = page.locator(".turn").last
+    with demo.writing(100):
+        page.get_by_role("button", name="Explain why the sky is blue.").press("Enter")
+        expect(turn).to_have_attribute("data-state", "complete")
+        expect(page.get_by_role("list", name="How it learns")).to_be_hidden()
+        turn.get_by_role("button", name="Answer again").press("Enter")
+        expect(turn.locator(".siblings")).to_contain_text("2/2")
+        expect(turn).to_have_attribute("data-state", "complete")
+    turn.get_by_role("link", name="Earlier answer").press("Enter")
+    expect(turn.locator(".siblings")).to_contain_text("1/2")
+    turn.get_by_role("link", name="Later answer").press("Enter")
+    expect(turn.locator(".siblings")).to_contain_text("2/2")
+
+
+def test_chats_stand_under_their_days_and_what_is_pinned_first(look: Look) -> None:
+    page = look("ada", "/chat/")
+    days = page.locator("#sessions .day")
+    expect(days.nth(0)).to_have_text("Pinned")
+    expect(days.nth(1)).to_have_text("Today")
+    expect(days.nth(2)).to_have_text("Yesterday")
+    first = page.locator("#sessions .session-list").first
+    expect(first.get_by_role("link")).to_have_text("Tomatoes on a balcony")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -14,6 +15,7 @@ from tests.browser.demo import Demo
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180, method="signal")]
 
 RATE = 25.0  # words a second
+AT_ONCE = timedelta(seconds=1)
 FINISHED = re.compile("complete|stopped")
 # What has the focus: its role and name, roughly, and whether the eye can tell.
 FOCUSED = """() => {
@@ -153,8 +155,11 @@ def stop_and_ask_again(page: Page) -> None:
     turn = page.locator(".turn").last
     expect(turn.locator(".reply")).to_contain_text("word9")
     tab_to(page, "Stop")
+    pressed = datetime.now(tz=UTC)
     page.keyboard.press("Enter")
     expect(turn).to_have_attribute("data-state", "stopped")
+    kept = page.request.get(f"/api/turns/{turn.get_attribute('id')}").json()
+    assert datetime.fromisoformat(kept["finished_at"]) - pressed < AT_ONCE
 
     tab_to(page, "Answer again", back=True)
     page.keyboard.press("Enter")

@@ -206,3 +206,20 @@ def test_a_long_silence_is_shown_between_turns(as_alice: Client, alice: User) ->
     html = as_alice.get(page_of(first)).content.decode().replace("\xa0", " ")
     assert "2 hours later" in html
     assert html.count('class="rest"') == 1
+
+
+@pytest.mark.parametrize("page", ["/sessions/{0}/", "/chat/{0}/", "/agent/"])
+def test_a_page_asks_once_how_many_ratings_wait_whatever_it_lists(
+    as_alice: Client, alice: User, django_assert_max_num_queries: Any, page: str
+) -> None:
+    turn = make_turn(alice)
+    address = page.format(turn.session.public_id)
+    down(turn)
+    as_alice.get(address)  # what is looked up once in a process
+    with django_assert_max_num_queries(200) as few:
+        assert "counted (1 of 8)" in as_alice.get(address).content.decode()
+    for _ in range(5):
+        turn = make_turn(alice, session=turn.session, parent=turn)
+        down(turn)
+    with django_assert_max_num_queries(len(few)):
+        assert as_alice.get(address).content.decode().count("counted (6 of 8)") >= 6

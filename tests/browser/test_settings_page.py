@@ -1,0 +1,76 @@
+"""What people choose for themselves, by keyboard: how the chat asks, the theme, the language. The
+next reply, and the next page, are so."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Look
+from tests.browser.demo import Demo
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180, method="signal")]
+
+BACKGROUND = "getComputedStyle(document.body).backgroundColor"
+
+
+def test_the_chat_asks_as_its_user_has_said(look: Look, demo: Demo) -> None:
+    page = look("fledgling", "/settings/")
+    form = page.get_by_role("region", name="How the chat asks")
+    form.get_by_label("Temperature").fill("2")
+    form.get_by_role("button", name="Save").press("Enter")
+    expect(form.get_by_label("Temperature")).to_have_attribute("aria-invalid", "true")
+    form.get_by_label("Temperature").fill("0.3")
+    form.get_by_label("Standing instructions").fill("I am a nurse.")
+    form.get_by_role("radio", name="Short").press("Space")
+    form.get_by_role("button", name="Save").press("Enter")
+    expect(page.get_by_text("Saved. Your next message is asked so.")).to_be_visible()
+    expect(form.get_by_label("Standing instructions")).to_have_value("I am a nurse.")
+
+    page.goto("/chat/")
+    turn = page.locator(".turn").last
+    with demo.writing(100):
+        page.get_by_label("Your message").fill("What is a fever?")
+        page.keyboard.press("Enter")
+        expect(turn).to_have_attribute("data-state", "complete")
+    page.goto(page.url.replace("/chat/", "/sessions/"))
+    page.get_by_text("How it was made").press("Enter")
+    expect(page.get_by_role("heading", name="Your standing instructions then")).to_be_visible()
+    expect(page.get_by_text("I am a nurse.")).to_be_visible()
+    expect(page.get_by_text("temperature=0.3")).to_be_visible()
+    expect(page.get_by_text("max_tokens=")).to_be_visible()
+
+
+def test_the_theme_holds_on_the_next_page_and_follows_the_system_else(look: Look) -> None:
+    page = look("fledgling", "/settings/")
+    page.emulate_media(color_scheme="dark")
+    dark = page.evaluate(BACKGROUND)
+    theme(page, "Light")
+    light = page.evaluate(BACKGROUND)
+    assert light != dark
+    page.goto("/agent/")
+    assert page.evaluate(BACKGROUND) == light
+    theme(page, "As the system")
+    assert page.evaluate(BACKGROUND) == dark
+    page.emulate_media(color_scheme="light")
+    assert page.evaluate(BACKGROUND) == light
+    theme(page, "Dark")
+    page.reload()
+    assert page.evaluate(BACKGROUND) == dark
+
+
+def theme(page: Page, name: str) -> None:
+    page.get_by_label("Menu of fledgling").press("Enter")
+    page.get_by_label("Theme").select_option(name)
+    page.keyboard.press("Escape")
+
+
+def test_the_other_language_is_one_choice_away(look: Look) -> None:
+    page = look("fledgling", "/agent/")
+    page.get_by_label("Menu of fledgling").press("Enter")
+    page.get_by_role("button", name="Deutsch").press("Enter")
+    expect(page.locator("html")).to_have_attribute("lang", "de")
+    expect(page.get_by_role("heading", name="Was mein Agent gelernt hat")).to_be_visible()
+    page.get_by_label("Menü von fledgling").press("Enter")
+    page.get_by_role("button", name="English").press("Enter")
+    expect(page.locator("html")).to_have_attribute("lang", "en")
