@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import pytest
 
-from bench.chaos.invariants import violations
 from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
 from rollouts.engines.base import Engine
@@ -142,14 +141,6 @@ def rows(stack: Stack, table: str, **match: Any) -> list[dict[str, Any]]:
     where = " AND ".join(f"{name} = ?" for name in match) or "1"
     sql = f"SELECT * FROM clawweb_{table} WHERE {where} ORDER BY id"
     return query(stack, sql, *match.values())
-
-
-def broken_promises(stack: Stack) -> list[str]:
-    """Of those of `make chaos`, all that hold at any moment. A version's row goes before its files:
-    what is missing while it goes is asked for twice."""
-    found = violations(lambda sql: query(stack, sql), stack.config.var)
-    again = violations(lambda sql: query(stack, sql), stack.config.var) if found else []
-    return [words for words in found if words in again]
 
 
 def query(stack: Stack, sql: str, *values: Any) -> list[dict[str, Any]]:

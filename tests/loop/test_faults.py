@@ -23,7 +23,6 @@ from rollouts.types import Policy
 from tests.loop.conftest import Lesson, rated_turns
 from tests.loop.person import (
     Person,
-    broken_promises,
     engine_of,
     listed,
     person,
@@ -242,31 +241,5 @@ def test_a_live_version_whose_files_are_gone_falls_back_and_says_so(
     assert alice.answerer() == lesson.adapter
 
 
-def test_a_killed_vllm_comes_back_with_the_live_version(stack: Stack, lesson: Lesson) -> None:
-    lesson.back_to_v1()
-    alice = lesson.person
-    old = stack.pid("vllm")
-    stack.kill("vllm")
-    meanwhile = alice.chat("Are you there?", max_tokens=4)
-    if meanwhile.status_code == 200:
-        assert meanwhile.headers["X-Clawweb-Fallback"]
-    else:
-        assert meanwhile.status_code == 503
-        assert "does not answer" in meanwhile.json()["error"]["message"]
-    assert bool(alice.get("/api/status")["version"])  # what is live is a row, not a server
-    stack.wait_until_ready("vllm", timeout=300, not_pid=old)
-    wait_for("v1 served again", lambda: is_served(stack, lesson), timeout=60)
-    answer = alice.chat("What is gravity?")
-    assert answer.headers["X-Clawweb-Adapter"] == lesson.adapter
-    assert "X-Clawweb-Fallback" not in answer.headers
-
-
 def is_served(stack: Stack, lesson: Lesson) -> bool:
     return lesson.adapter in asyncio.run(engine_of(stack).loaded())
-
-
-def test_after_all_of_that_every_promise_is_kept(stack: Stack, lesson: Lesson) -> None:
-    """The same ones that `make chaos` checks. Killed were the generator, the trainer, Valkey and
-    the model server; the others are in tests/stack/test_running.py, which ends like this, too."""
-    assert len(rows(stack, "trainingsample")) > 10
-    assert broken_promises(stack) == []

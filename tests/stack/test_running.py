@@ -17,7 +17,6 @@ import pytest
 from clawweb.config import ROOT
 from clawweb.stack import guard
 from clawweb.stack.parts import cores, training_cores
-from tests.loop.person import broken_promises
 from tests.realstack import Stack, new_stack
 
 pytestmark = pytest.mark.stack
@@ -81,25 +80,6 @@ def test_a_second_start_on_the_same_data_is_refused(stack: Stack) -> None:
     assert second.returncode == 1
     assert "runs already" in second.stdout
     assert httpx.get(f"{stack.url}/livez").status_code == 200
-
-
-@pytest.mark.parametrize(
-    "part", ["web", "generator", "worker-light", "worker-gpu", "worker-judge", "beat", "valkey"]
-)
-def test_a_killed_part_comes_back(stack: Stack, part: str) -> None:
-    assert stack.kill_and_wait(part, signal.SIGKILL, timeout=60) < 60
-
-
-def test_a_killed_vllm_comes_back_and_its_engine_does_not_stay(stack: Stack) -> None:
-    mark = f"{stack.var}:vllm"
-    before = set(guard.marked(mark))
-    assert len(before) >= 3  # server, engine, worker
-    stack.kill_and_wait("vllm", signal.SIGKILL, timeout=180)
-    assert not before & set(guard.marked(mark))
-
-
-def test_after_all_of_them_every_promise_is_kept(stack: Stack) -> None:
-    assert broken_promises(stack) == []
 
 
 def test_sigterm_while_vllm_starts_leaves_nothing(own_stack: Stack) -> None:
