@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "clawweb.settings")
 
@@ -25,6 +26,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from clawweb.consumers import ChatConsumer, NudgeConsumer
+from clawweb.records import storable
 
 MOST_BODY = 8 * 1024 * 1024  # bytes; Django refuses more than 4 MiB in words of its own
 MOST_FILE = 52 * 1024 * 1024  # an import, which has at most 50 MiB, and its form
@@ -87,6 +89,19 @@ class Bounded:
             await PlainTextResponse(TOO_LARGE, 413)(scope, receive, send)
 
 
+class Storable:
+    """An address with what databases refuse in a text replaced, as in all else that comes in: then
+    it names nothing. PostgreSQL would not even look for it."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        query = scope["query_string"].replace(b"%00", quote(storable("\0")).encode())
+        scope = {**scope, "path": storable(scope["path"]), "query_string": query}
+        await self.app(scope, receive, send)
+
+
 def _takes_gzip(accepted: str) -> bool:
     """Whether an Accept-Encoding names gzip, and not as refused (`gzip;q=0`)."""
     for entry in accepted.lower().split(","):
@@ -109,7 +124,7 @@ def _http():  # type: ignore[no-untyped-def]
 
 application = ProtocolTypeRouter(
     {
-        "http": Bounded(_http()),
+        "http": Bounded(Storable(_http())),
         "websocket": AuthMiddlewareStack(
             URLRouter(
                 [

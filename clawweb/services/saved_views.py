@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.utils.translation import gettext as _
 
 from clawweb.models import SavedView, User
+from clawweb.records import storable
 from clawweb.services.errors import ServiceError
 
 MOST = 30  # of one page
@@ -12,7 +13,7 @@ MOST = 30  # of one page
 
 def save_view(*, user: User, page: str, name: str, query: str) -> SavedView:
     """The view under this name; one of the same name is replaced."""
-    name = " ".join(name.split())[:60]
+    name, query = " ".join(storable(name).split())[:60], storable(query)
     if not name:
         raise ServiceError(_("Give the view a name."))
     mine = SavedView.objects.filter(user=user, page=page)

@@ -23,6 +23,7 @@ from clawweb.config import ROOT
 from clawweb.logs import make_formatter
 from clawweb.models import User
 from clawweb.services import accounts
+from clawweb.services.saved_views import save_view
 from tests.clawweb.access_table import TABLE
 
 OURS = ("clawweb", "rollouts", "training")
@@ -181,6 +182,33 @@ async def test_nor_one_that_does_not_say_how_large_it_is(monkeypatch: pytest.Mon
     monkeypatch.setattr(asgi, "MOST_BODY", 1000)
     assert await answer_to("/signin/", [b"x" * 600, b"x" * 600], [HOST]) == 413
     assert await answer_to("/signin/", [b"x" * 600, b"x" * 300], [HOST]) == 403  # without a token
+
+
+# Texts that no database takes
+
+
+async def test_a_nul_in_an_address_names_nothing() -> None:
+    """PostgreSQL refuses to look for a text with one in it."""
+    seen: dict[str, Any] = {}
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.update(scope)
+
+    scope = {
+        "type": "http",
+        "path": "/jobs/a\0b/",
+        "query_string": b"q=a%00&r=%2500",
+        "method": "GET",
+    }
+    await asgi.Storable(app)(scope, None, None)
+    assert seen == {**scope, "path": "/jobs/a\ufffdb/", "query_string": b"q=a%EF%BF%BD&r=%2500"}
+    assert await answer_to("/api/no/a\0b", [b""], [HOST]) == 404
+
+
+@pytest.mark.db
+def test_nor_can_a_saved_view_be_named_so(alice: User) -> None:
+    row = save_view(user=alice, page="sessions", name="a\0b", query="q=\0")
+    assert (row.name, row.query) == ("a\ufffdb", "q=\ufffd")
 
 
 # Logs
