@@ -1,19 +1,31 @@
-"""Two processes of the web server: both answer, and they keep one count of a key's requests."""
+"""Two processes of the web server: both answer, they keep one count of a key's requests, and each
+reads a reply from any place on, whichever of them opened it."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
+from typing import Any
 
 import httpx
 import psutil
 import pytest
+from websockets.asyncio.client import ClientConnection, connect
 
+from tests.browser.demo import Demo
 from tests.realstack import Stack, running
 
 pytestmark = pytest.mark.stack
+SOCKETS = 12  # so many that each process has some
+COOKIE = """
+from clawweb.models import User
+from tests.demo import cookie
+print(cookie(User.objects.get(username="bob")))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -24,18 +36,25 @@ def two() -> Iterator[Stack]:
 
 def answering(stack: Stack, clients: list[httpx.Client]) -> set[int]:
     """The processes that these clients' open connections lead to."""
-    ports = {
-        client._transport._pool.connections[0]._connection._network_stream.get_extra_info(  # type: ignore[attr-defined]
-            "client_addr"
-        )[1]
-        for client in clients
+    return processes_at(
+        stack,
+        {
+            client._transport._pool.connections[0]._connection._network_stream.get_extra_info(  # type: ignore[attr-defined]
+                "client_addr"
+            )[1]
+            for client in clients
+        },
+    )
+
+
+def processes_at(stack: Stack, ports: set[int]) -> set[int]:
+    """Of the web server's, those that hold connections to these ports of clients."""
+    return {
+        process.pid
+        for process in psutil.Process(stack.pid("web")).children(recursive=True)
+        for connection in process.net_connections("tcp")
+        if connection.raddr and connection.raddr.port in ports
     }
-    found = set()
-    for process in psutil.Process(stack.pid("web")).children(recursive=True):
-        for connection in process.net_connections("tcp"):
-            if connection.raddr and connection.raddr.port in ports:
-                found.add(process.pid)
-    return found
 
 
 def test_both_answer_and_share_the_limits(two: Stack) -> None:
@@ -47,6 +66,57 @@ def test_both_answer_and_share_the_limits(two: Stack) -> None:
         codes = [client.get("/v1/models").status_code for client in clients]
         assert len(answering(two, clients)) == 2
     assert sorted(codes) == [200] * 7 + [429] * 5
+
+
+async def test_each_process_reads_a_reply_from_any_place_on(two: Stack) -> None:
+    """While it is written: sockets at both processes follow one reply, each from another cursor."""
+    two.key("bob")
+    cookie = two.manage("shell", "-v", "0", "--command", COOKIE).split()[-1]
+    address = two.url.replace("http", "ws", 1) + "/ws/chat/"
+    signed_in = {"Cookie": f"sessionid={cookie}"}
+    async with AsyncExitStack() as ends:
+        ends.enter_context(Demo(stack=two, cookies={}, places={}).writing(rate=10))
+        sockets = [
+            await ends.enter_async_context(
+                connect(address, additional_headers=signed_in, proxy=None)
+            )
+            for _ in range(SOCKETS)
+        ]
+        assert len(processes_at(two, {socket.local_address[1] for socket in sockets})) == 2
+        await sockets[0].send(json.dumps({"type": "send", "text": "tea " * 60}))
+        turn = (await told(sockets[0], "turn"))["turn"]["id"]
+        while (await told(sockets[0], "delta"))["cursor"] < SOCKETS:
+            continue
+        readings = [
+            rest_of(socket, turn, cursor)
+            for cursor, socket in zip(range(1, SOCKETS), sockets[1:], strict=True)
+        ]
+        found = await asyncio.gather(*readings)
+        reply = (await told(sockets[0], "done"))["turn"]["reply"]
+    assert len(reply) > 200
+    assert [(text, begun) for text, begun in found] == [
+        (reply[cursor:], True) for cursor in range(1, SOCKETS)
+    ]
+
+
+async def rest_of(socket: ClientConnection, turn: str, cursor: int) -> tuple[str, bool]:
+    """All of a reply after so many characters, and whether it came in pieces: while it was written,
+    that is."""
+    await socket.send(json.dumps({"type": "follow", "turn": turn, "cursor": cursor}))
+    pieces: list[str] = []
+    async with asyncio.timeout(60):
+        while (message := json.loads(await socket.recv()))["type"] != "done":
+            if message["type"] == "delta":
+                pieces.append(message["text"])
+    return "".join(pieces), len(pieces) > 2
+
+
+async def told(socket: ClientConnection, kind: str) -> dict[str, Any]:
+    """The next message of this kind."""
+    async with asyncio.timeout(60):
+        while (message := json.loads(await socket.recv()))["type"] != kind:
+            assert message["type"] != "error", message
+    return dict(message)
 
 
 def test_a_killed_process_is_replaced_and_the_other_answers_meanwhile(two: Stack) -> None:
