@@ -198,7 +198,10 @@ def latest_feedback(turn: Turn) -> Feedback | None:
 
 
 def with_labels(rows: Sequence[Feedback]) -> Sequence[Feedback]:
-    """The same rows; each now has `labels`, what its reasons are called for the reader."""
+    """The same rows; each now has `labels`, what its reasons are called for the reader. Those that
+    have them already cost no query: a page gives them to all its rows at once."""
+    if all(hasattr(row, "labels") for row in rows):
+        return rows
     known = dict(FeedbackReason.objects.values_list("slug", "label"))
     for row in rows:
         slugs = [reason["slug"] for reason in row.reasons]

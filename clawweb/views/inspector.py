@@ -172,7 +172,6 @@ def turn_part(request: HttpRequest, turn_id: str) -> HttpResponse:
     turn = _own_turn(request, turn_id)
     shown = request.GET.get("reply", EFFECT)
     is_blind = turn.pk in blind_turns(turn.session)
-    with_labels(list(turn.feedback.all()))
     facts = turn_facts(turn, judgements_of([turn]).get(turn.pk), shown=shown, blind=is_blind)
     if request.GET.get("prompt") and not is_blind:
         facts["prompt"], facts["prompt_by_number"] = prompt_tokens(turn) or (None, False)
@@ -225,8 +224,8 @@ def turn_facts(
     blind: bool = False,
     waiting: Waiting | None = None,
 ) -> dict[str, Any]:
-    """A turn with its feedback (which has its labels), judgement, samples and numbers, for people.
-    Who wrote a reply that is compared `blind` is not among them."""
+    """A turn with its feedback, judgement, samples and numbers, for people. Who wrote a reply that
+    is compared `blind` is not among them."""
     feedback = sorted(turn.feedback.all(), key=lambda row: row.pk)
     said = input_of(turn)
     reply = reply_of(turn)
@@ -259,7 +258,7 @@ def turn_facts(
         "sampling": {name: value for name, value in turn.sampling.items() if value is not None},
         "seconds": seconds_of(turn),
         "receipt": receipt(turn, waiting),
-        "feedback": feedback[::-1],
+        "feedback": with_labels(feedback[::-1]),
         "judgement": judgement,
         "samples": [sample_facts(sample) for sample in turn.samples.all()][::-1],
     }

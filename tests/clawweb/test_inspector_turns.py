@@ -223,3 +223,12 @@ def test_a_page_asks_once_how_many_ratings_wait_whatever_it_lists(
         down(turn)
     with django_assert_max_num_queries(len(few)):
         assert as_alice.get(address).content.decode().count("counted (6 of 8)") >= 6
+
+
+def test_a_turn_that_is_fetched_again_still_says_its_reasons(as_alice: Client, alice: User) -> None:
+    turn = make_turn(alice)
+    down(turn)
+    whole = as_alice.get(f"/sessions/{turn.session.public_id}/").content.decode()
+    part = as_alice.get(f"/parts/turns/{turn.public_id}/").content.decode()
+    assert "<td>Too long</td>" in whole
+    assert "<td>Too long</td>" in part
