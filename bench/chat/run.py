@@ -7,7 +7,8 @@ A real server and a real Chromium; no model. The chat's turns are rows made befo
 comes from `tests/writer.py` at the given rate. While it streams, keys are pressed in the message
 box one after the other: typing latency is from the key's event to the first frame after it. A
 long task is one of more than 50 ms on the page's main thread, as the browser itself reports them.
-Memory is the page's JavaScript heap after a collection, before the reply and after it.
+Memory is the page's JavaScript heap after a collection, before the reply and after it; of the time
+between the main thread is busy for one share, and lays the page out for another.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def measure(page: Page, demo: Demo, rate: float, seconds: float) -> dict[str, An
     opened = [open_chat(page, address) for _ in range(4)][1:]  # the first one fills the cache
     page.evaluate(MEASURE)
     cdp = page.context.new_cdp_session(page)
-    before = heap(cdp)
+    before = counters(cdp)
     words = int(rate * seconds)
     page.get_by_label("Your message").fill(" ".join(f"word{n % 100}" for n in range(words)))
     page.keyboard.press("Enter")
@@ -107,6 +108,8 @@ def measure(page: Page, demo: Demo, rate: float, seconds: float) -> dict[str, An
     shown = len(reply.inner_text().split())
     took = time.monotonic() - started
     told = page.evaluate("({ tasks, keys, frames })")
+    after = counters(cdp)
+    whole = after["Timestamp"] - before["Timestamp"]
     return {
         "opening_ms": round(statistics.median(opened)),
         "shown_rate": round(shown / took),
@@ -115,8 +118,11 @@ def measure(page: Page, demo: Demo, rate: float, seconds: float) -> dict[str, An
         "longest_task_ms": round(max(told["tasks"], default=0)),
         "tasks_over_50_ms": len(told["tasks"]),
         "frame_p95_ms": round(statistics.quantiles(told["frames"], n=20)[-1], 1),
-        "heap_before_mib": before,
-        "heap_after_mib": heap(cdp),
+        "busy_share": round((after["TaskDuration"] - before["TaskDuration"]) / whole, 2),
+        "layout_share": round((after["LayoutDuration"] - before["LayoutDuration"]) / whole, 2),
+        "layouts_a_second": round((after["LayoutCount"] - before["LayoutCount"]) / whole),
+        "heap_before_mib": round(before["JSHeapUsedSize"] / 2**20, 1),
+        "heap_after_mib": round(after["JSHeapUsedSize"] / 2**20, 1),
     }
 
 
@@ -129,13 +135,11 @@ def open_chat(page: Page, address: str) -> float:
     return 1000 * (time.monotonic() - started)
 
 
-def heap(cdp: CDPSession) -> float:
+def counters(cdp: CDPSession) -> dict[str, float]:
+    """What the browser counts of the main thread, in seconds and bytes, garbage collected."""
     cdp.send("HeapProfiler.collectGarbage")
     cdp.send("Performance.enable")
-    metrics = {
-        each["name"]: each["value"] for each in cdp.send("Performance.getMetrics")["metrics"]
-    }
-    return round(metrics["JSHeapUsedSize"] / 2**20, 1)
+    return {each["name"]: each["value"] for each in cdp.send("Performance.getMetrics")["metrics"]}
 
 
 def main() -> None:

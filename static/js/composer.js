@@ -1,6 +1,7 @@
 // The message box: Enter sends, Shift+Enter breaks the line, the draft outlives the page.
 
 const DRAFT = "draft:";
+const GROWS = CSS.supports("field-sizing", "content"); // chat.css has it grow: no layout at each key
 
 // What was being written, by user and chat, stays in the browser until it is sent.
 export const draftKey = (user, chat) => `${DRAFT}${user}:${chat || "new"}`;
@@ -55,6 +56,7 @@ export class Composer {
   }
 
   grow() {
+    if (GROWS) return;
     this.box.style.height = "auto"; // through the CSSOM, which the content policy allows
     this.box.style.height = `${this.box.scrollHeight}px`;
   }

@@ -1,5 +1,7 @@
 // The thread follows the text at its end, until the user scrolls up; sending pins it again.
 
+import { withNextPicture } from "./pictures.js";
+
 const NEAR = 48;
 
 export class Follow {
@@ -14,7 +16,8 @@ export class Follow {
     });
     thread.addEventListener("scroll", () => this.look(), { passive: true });
     pill.addEventListener("click", () => { this.pin(); thread.focus({ preventScroll: true }); });
-    new ResizeObserver(() => this.follow()).observe(thread);
+    this.follow = this.follow.bind(this);
+    new ResizeObserver(this.follow).observe(thread);
   }
 
   distance() {
@@ -46,10 +49,7 @@ export class Follow {
 
   // With the next picture: to look at the height at every token would lay the page out each time.
   soon() {
-    this.frame ??= requestAnimationFrame(() => {
-      this.frame = null;
-      this.follow();
-    });
+    withNextPicture(this.follow);
   }
 
   // An empty chat is read from its beginning.

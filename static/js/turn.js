@@ -1,5 +1,6 @@
 // One turn on the page: made from the template or taken over from the server's HTML, then kept true.
 
+import { withNextPicture } from "./pictures.js";
 import { paintReceipt } from "./receipt.js";
 
 const UNFINISHED = ["sending", "pending", "streaming"];
@@ -78,7 +79,7 @@ export class TurnView {
     const points = Array.from(text);
     const start = cursor - points.length;
     if (start > this.shown) return false;
-    if (!this.late) requestAnimationFrame(() => this.paintLate());
+    if (!this.late) withNextPicture(() => this.paintLate());
     this.late += points.slice(this.shown - start).join("");
     this.shown = cursor;
     this.turn.state = "streaming";
@@ -86,7 +87,7 @@ export class TurnView {
     return true;
   }
 
-  // Tokens may come faster than the screen shows pictures: one node and one layout for each picture.
+  // One node and one layout for all that came since the last picture.
   paintLate() {
     if (!this.late) return;
     const reply = this.part("reply");
