@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -190,10 +190,14 @@ def new_stack(**settings: str) -> Stack:
     return Stack(config, env)
 
 
-@contextmanager
-def running(*arguments: str, **settings: str) -> Iterator[Stack]:
+def running(*arguments: str, **settings: str) -> AbstractContextManager[Stack]:
     """A system of one's own, started with these arguments; gone with its data afterwards."""
-    own = new_stack(**settings)
+    return started(new_stack(**settings), *arguments)
+
+
+@contextmanager
+def started(own: Stack, *arguments: str) -> Iterator[Stack]:
+    """The same with one that is there already."""
     try:
         own.start(*arguments)
         yield own

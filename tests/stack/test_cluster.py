@@ -2,6 +2,7 @@
 
 `make test-cluster` runs it: it starts three systems, which takes longer than CI has.
 Each server is a `manage.py up --parts vllm` of its own; the rest knows both by their addresses.
+That any web process reads on any reply is in test_web_workers.py.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -25,8 +25,8 @@ from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
 from rollouts.types import Policy
 from tests.loop.conftest import rated_turns
-from tests.loop.person import JOB_SECONDS, Person, person, rows, wait_for
-from tests.realstack import QUICK, Stack, new_stack
+from tests.loop.person import ENDED, JOB_SECONDS, Person, person, rows, wait_for
+from tests.realstack import QUICK, Stack, new_stack, running, started
 
 pytestmark = [
     pytest.mark.stack,
@@ -36,24 +36,12 @@ pytestmark = [
 KEY = "the-servers-key"
 
 
-@contextmanager
-def running(stack: Stack, *options: str) -> Iterator[Stack]:
-    try:
-        stack.start(*options)
-        yield stack
-    finally:
-        stack.stop()
-        shutil.rmtree(stack.var, ignore_errors=True)
-
-
 @pytest.fixture(scope="module")
 def servers() -> Iterator[list[Stack]]:
     """Each with its own core: two servers would both take the first."""
     with ExitStack() as both:
         yield [
-            both.enter_context(
-                running(new_stack(vllm_key=KEY, vllm_cpu_bind=str(core)), "--parts", "vllm")
-            )
+            both.enter_context(running("--parts", "vllm", vllm_key=KEY, vllm_cpu_bind=str(core)))
             for core in sorted(os.sched_getaffinity(0))[:2]
         ]
 
@@ -61,7 +49,7 @@ def servers() -> Iterator[list[Stack]]:
 @pytest.fixture(scope="module")
 def cluster(servers: list[Stack]) -> Iterator[Stack]:
     urls = ",".join(server.config.vllm for server in servers)
-    with running(new_stack(**QUICK, vllm_url=urls, vllm_key=KEY, web_workers="2")) as stack:
+    with running(**QUICK, vllm_url=urls, vllm_key=KEY, web_workers="2") as stack:
         yield stack
 
 
@@ -98,11 +86,8 @@ def test_one_job_one_version_on_both_servers_and_one_server_may_die(
     cluster: Stack, servers: list[Stack]
 ) -> None:
     with person(cluster, "cluster-alice") as alice, second_gpu_worker(cluster):
-        adapter = a_version(alice)
-        folder = str(cluster.var / rows(cluster, "adapterversion", name=adapter)[0]["path"])
-        assert [held(server).get(adapter) for server in servers] == [folder, folder]
+        adapter, folder = a_version(alice, servers)
         assert alice.answerer() == adapter
-        any_process_serves_any_cursor(alice)
 
         servers[0].stop()
         assert {alice.answerer(f"Question {n}?") for n in range(3)} == {adapter}
@@ -116,28 +101,32 @@ def test_one_job_one_version_on_both_servers_and_one_server_may_die(
         assert alice.answerer() == adapter
 
 
-def a_version(alice: Person) -> str:
-    """Eight ratings; the job runs once, however many workers there are."""
+def a_version(alice: Person, servers: list[Stack]) -> tuple[str, str]:
+    """Eight ratings; the job runs once, however many workers there are, and its version is served
+    and proven everywhere when it goes live, not after. Its name and folder."""
+    cluster = alice.stack
     rated_turns(alice, 8)
-    wait_for("a job", alice.jobs, timeout=60)
-    job = alice.until(alice.jobs()[0]["id"], "deployed")
-    assert job["attempt"] == 1
-    assert len(alice.jobs()) == 1
-    assert wait_for("it answers", lambda: alice.live() != "base", timeout=JOB_SECONDS)
-    return str(job["child"])
-
-
-def any_process_serves_any_cursor(alice: Person) -> None:
-    """A turn that one web process opened can be read at once, whichever process is asked."""
-    for number in range(6):  # connections of their own go to either process
-        turn = alice.ask(f"Is {number} a number?")
-        with httpx.Client(
-            base_url=alice.stack.url,
-            headers={"Authorization": f"Bearer {alice.key}"},
-            trust_env=False,
-            timeout=60,
-        ) as other:
-            assert other.get(f"/api/turns/{turn}").json()["state"] == "complete"
+    job_id = wait_for("a job", alice.jobs, timeout=60)[0]["id"]
+    wait_for(
+        "a live version",
+        lambda: (
+            rows(cluster, "adapterversion", state="live") or alice.job(job_id)["state"] in ENDED
+        ),
+        timeout=JOB_SECONDS,
+        every=0.2,
+    )
+    holding = [held(server) for server in servers]
+    job = alice.until(job_id, "deployed")
+    row = alice.row("adapterversion", name=job["child"])
+    folder = str(cluster.var / row["path"])
+    assert [names.get(job["child"]) for names in holding] == [folder, folder]
+    probe = json.loads((cluster.var / f"{row['path']}.probe.json").read_text())
+    for server in servers:
+        seen = scored(server, job["child"], probe)
+        assert seen == pytest.approx(probe["adapter_logprobs"], abs=1e-2)
+    assert (job["attempt"], len(alice.jobs())) == (1, 1)
+    assert len(rows(cluster, "event", kind="started")) == 1
+    return str(job["child"]), folder
 
 
 def test_a_backup_restored_into_an_empty_folder_answers_with_the_same_adapter(
@@ -152,7 +141,7 @@ def test_a_backup_restored_into_an_empty_folder_answers_with_the_same_adapter(
     urls = ",".join(server.config.vllm for server in servers)
     restored = new_stack(**QUICK, vllm_url=urls, vllm_key=KEY)
     restored.manage("restore", str(tmp_path / "backup.zip"))
-    with running(restored), person(restored, "cluster-alice") as alice:
+    with started(restored), person(restored, "cluster-alice") as alice:
         folder = str(restored.var / live["path"])
         wait_for(
             "both servers have it from its new folder",
