@@ -114,14 +114,15 @@ class VllmEngine:
         body = {"lora_name": policy.adapter, "lora_path": policy.path}
         async with self._client() as client:
             response = await client.post("/v1/load_lora_adapter", json=body)
-        if response.status_code != 200:
-            # Of files that it cannot use vLLM says 500, too, and goes on. A proxy before it has
-            # words of its own, and a server that is dying or starting says nothing of the files.
-            if response.status_code > 500 or not await self.health():
-                raise EngineUnavailable(_reason(response))
-            raise AdapterRejected(_reason(response))
+        is_refused = response.status_code != 200
+        # Of files that it cannot use vLLM says 500, too, and goes on. A proxy before it has
+        # words of its own, and a server that is dying or starting says nothing of the files.
+        if is_refused and (response.status_code > 500 or not await self.health()):
+            raise EngineUnavailable(_reason(response))
+        # Of two loads at once vLLM refuses the second: what counts is what it holds then.
         if (await self.loaded()).get(policy.adapter) != policy.path:
-            raise AdapterRejected(f"{policy.adapter} is not served from its own folder")
+            elsewhere = f"{policy.adapter} is not served from its own folder"
+            raise AdapterRejected(_reason(response) if is_refused else elsewhere)
 
     async def unload(self, policy: Policy) -> None:
         async with self._client() as client:
