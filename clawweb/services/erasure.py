@@ -13,6 +13,7 @@ import os
 import shutil
 import uuid
 from pathlib import Path
+from typing import IO
 
 from asgiref.sync import async_to_sync
 from django.contrib.admin.models import LogEntry
@@ -39,6 +40,7 @@ from clawweb.models import (
 from clawweb.services import audit, serving
 from clawweb.services.chat import request_stop
 from clawweb.services.errors import ServiceError
+from clawweb.services.versions import mark_forgotten
 from rollouts.errors import RolloutError
 from rollouts.types import Policy
 
@@ -57,9 +59,11 @@ def bury(kind: str, *names: str) -> None:
     fresh = [name for name in names if name not in known]
     if not fresh:
         return
-    with open(tombstone_file(), "a", encoding="utf-8", opener=_private) as file:
+    with open(tombstone_file(), "a+b", opener=_private) as file:
+        if _is_torn(file):
+            file.write(b"\n")
         for name in fresh:
-            file.write(json.dumps({"kind": kind, "id": name}) + "\n")
+            file.write(json.dumps({"kind": kind, "id": name}).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
     Tombstone.objects.bulk_create(
@@ -67,17 +71,34 @@ def bury(kind: str, *names: str) -> None:
     )
 
 
+def _is_torn(file: IO[bytes]) -> bool:
+    """Whether the last line has no end: the power went, or the disk was full, while it was
+    written. What comes next must not be lost with it."""
+    if not file.seek(0, os.SEEK_END):
+        return False
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) != b"\n"
+
+
+def is_buried(kind: str, name: str) -> bool:
+    """Whether `finish` would erase what is called so."""
+    return Tombstone.objects.filter(kind=kind, object_id=name).exists()
+
+
 def replay() -> int:
     """Take the file's tombstones over that the rows lack, after a restore; how many. `finish`
-    erases again what they name."""
+    erases again what they name. A torn line names nothing: its promise was never given."""
     if not tombstone_file().exists():
         return 0
-    found = [json.loads(line) for line in tombstone_file().read_text("utf-8").splitlines() if line]
+    found = []
+    for number, line in enumerate(tombstone_file().read_bytes().splitlines(), 1):
+        try:
+            said = json.loads(line) if line.strip() else None
+            found += [Tombstone(kind=said["kind"], object_id=said["id"])] if said else []
+        except (ValueError, TypeError, LookupError):
+            log.warning("line %d of %s is no tombstone", number, tombstone_file().name)
     before = Tombstone.objects.count()
-    Tombstone.objects.bulk_create(
-        [Tombstone(kind=line["kind"], object_id=line["id"]) for line in found],
-        ignore_conflicts=True,
-    )
+    Tombstone.objects.bulk_create(found, ignore_conflicts=True)
     return Tombstone.objects.count() - before
 
 
@@ -128,9 +149,17 @@ def finish() -> None:
                 _finish_user(user)
         except (RolloutError, OSError) as exc:  # one's trouble keeps nobody else's erasure away
             log.warning("user %s is not erased yet: %s", number, exc)
-    buried = Tombstone.objects.filter(kind=SESSION).values("object_id")
-    ChatSession.objects.filter(public_id__in=buried).delete()
+    _finish_sessions()
     _finish_versions()
+
+
+def _finish_sessions() -> None:
+    """Chats that a restore has brought back, and with them versions without their marks."""
+    buried = Tombstone.objects.filter(kind=SESSION).values("object_id")
+    for session in ChatSession.objects.filter(public_id__in=buried):
+        with transaction.atomic():
+            mark_forgotten(session, session.deleted_at or timezone.now())
+            session.delete()
 
 
 def _finish_versions() -> None:

@@ -1,5 +1,5 @@
-"""Writes of forgetting: versions marked that learned from a deleted chat, training without it, and
-the end of all that an agent has learned.
+"""Writes of forgetting: training without what learned from a deleted chat, and the end of all that
+an agent has learned.
 
 A version cannot unlearn. What learned from a chat that is gone is marked, and can be left behind.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 import uuid
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from asgiref.sync import async_to_sync
 from django.db import transaction
@@ -33,7 +33,6 @@ from clawweb.models import (
     Turn,
     User,
 )
-from clawweb.selectors.forgetting import versions_that_learned_from
 from clawweb.selectors.learning import live_adapter
 from clawweb.services import audit, erasure, jobs, serving, transfers, versions
 from clawweb.services.errors import AlreadyTraining, NothingReady, ServiceError
@@ -41,27 +40,6 @@ from rollouts.errors import EngineUnavailable, RolloutError
 from rollouts.types import Policy
 
 log = logging.getLogger(__name__)
-
-
-def mark_forgotten(session: ChatSession, at: datetime) -> list[AdapterVersion]:
-    """Mark the versions that learned from the chat as of `at`, when it was deleted; which those
-    are. An older mark stays."""
-    learned = versions_that_learned_from(session)
-    marked = AdapterVersion.objects.filter(pk__in=[row.pk for row in learned], forgot_at=None)
-    marked.update(forgot_at=at)
-    changed(session.user_id, "adapter", *(row.name for row in learned))
-    return learned
-
-
-def unmark_forgotten(session: ChatSession, at: datetime) -> None:
-    """The chat that was deleted then is back; what other deleted ones have taught stays marked."""
-    marked = AdapterVersion.objects.filter(user=session.user_id, forgot_at=at)
-    names = list(marked.values_list("name", flat=True))
-    marked.update(forgot_at=None)
-    others = ChatSession.objects.filter(user=session.user_id, deleted_at__isnull=False)
-    for other in others.exclude(pk=session.pk):
-        mark_forgotten(other, other.deleted_at)  # type: ignore[arg-type]  # filtered above
-    changed(session.user_id, "adapter", *names)
 
 
 def train_without(user: User) -> tuple[AdapterVersion | None, TrainingJob | None]:

@@ -13,7 +13,7 @@ from clawweb.models import ChatSession, Event, SampleState, TrainingSample
 from clawweb.services import erasure
 from clawweb.services.chat import request_stop
 from clawweb.services.errors import ServiceError
-from clawweb.services.forgetting import mark_forgotten, unmark_forgotten
+from clawweb.services.versions import mark_forgotten, unmark_forgotten
 
 TITLE_CHARS = 200
 UNDO = timedelta(minutes=10)  # how long a deleted session can be had back

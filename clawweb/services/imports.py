@@ -37,6 +37,7 @@ from clawweb.selectors.chat import messages_for, next_turn, reply_message
 from clawweb.selectors.placing import History
 from clawweb.services import feedback
 from clawweb.services.chat import TITLE_CHARS
+from clawweb.services.erasure import SESSION, is_buried
 from clawweb.services.errors import NotRecorded
 from clawweb.services.sessions import place
 from rollouts.types import SamplingParams
@@ -145,7 +146,7 @@ class Import:
             return
         taken = ChatSession.objects.filter(user=self.user, external_id=said.external_id)
         row = ChatSession.objects.create(
-            public_id=self._free_id(ChatSession, "sess", said.id),
+            public_id=self._free_id(ChatSession, "sess", self._session_names(said.id)),
             user=self.user,
             # A name that another session has here leads to that one.
             external_id=None if taken.exists() else said.external_id,
@@ -166,7 +167,7 @@ class Import:
             self.report.known += 1
             return
         row = Turn(
-            public_id=self._free_id(Turn, "turn", said.id),
+            public_id=self._free_id(Turn, "turn", self._turn_names(said.id)),
             session=session,
             parent=self._earlier(said.parent, session),
             asked=said.model,
@@ -282,19 +283,32 @@ class Import:
         return self._histories[turn.pk]
 
     def _own_session(self, name: str) -> ChatSession | None:
-        names = (name, self._derived("sess", name))
+        names = self._session_names(name)
         return ChatSession.objects.filter(user=self.user, public_id__in=names).first()
 
     def _own_turn(self, name: str) -> Turn | None:
-        names = (name, self._derived("turn", name))
+        names = self._turn_names(name)
         return Turn.objects.filter(session__user=self.user, public_id__in=names).first()
 
-    def _free_id(self, model: Any, prefix: str, name: str) -> str:
-        """The id as it is in the file, unless it is no id of ours or somebody else's."""
-        ours = re.fullmatch(f"{prefix}-{_UUID}", name)
-        if ours and not model.objects.filter(public_id=name).exists():
-            return name
-        return self._derived(prefix, name)
+    def _session_names(self, name: str) -> list[str]:
+        """What the session may be called here, in the order in which names are given. Under one
+        that is erased it would be erased again: the last is none of those."""
+        names = [name, self._derived("sess", name)]
+        while is_buried(SESSION, names[-1]):
+            names.append(self._derived("sess", f"{name}\n{len(names)}"))
+        return names
+
+    def _turn_names(self, name: str) -> list[str]:
+        return [name, self._derived("turn", name)]
+
+    def _free_id(self, model: Any, prefix: str, names: list[str]) -> str:
+        """The id as it is in the file, unless it is no id of ours, somebody else's, or of what was
+        erased; then the one that nothing else is called."""
+        said = names[0]
+        ours = re.fullmatch(f"{prefix}-{_UUID}", said)
+        if not ours or is_buried(SESSION, said) or model.objects.filter(public_id=said).exists():
+            return names[-1]
+        return said
 
     def _derived(self, prefix: str, name: str) -> str:
         digest = hashlib.sha256(f"{self.user.pk} {name}".encode()).digest()

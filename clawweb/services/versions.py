@@ -25,6 +25,7 @@ from clawweb.models import (
     ACTIVE_JOB,
     AdapterState,
     AdapterVersion,
+    ChatSession,
     Consent,
     Event,
     GateResult,
@@ -35,6 +36,7 @@ from clawweb.models import (
     TurnState,
     User,
 )
+from clawweb.selectors.forgetting import versions_that_learned_from
 from clawweb.selectors.hints import live_line
 from clawweb.selectors.learning import live_adapter
 from clawweb.services import audit, serving
@@ -285,6 +287,27 @@ def _count_again(user: User, line: Sequence[int]) -> None:
     rows = TrainingSample.objects.filter(pk__in=list(learned.values_list("pk", flat=True)))
     rows.update(state=SampleState.READY, adapter=None, job=None)
     changed(user.pk, "receipt", *turns)
+
+
+def mark_forgotten(session: ChatSession, at: datetime) -> list[AdapterVersion]:
+    """Mark the versions that learned from the chat as of `at`, when it was deleted; which those
+    are. An older mark stays."""
+    learned = versions_that_learned_from(session)
+    marked = AdapterVersion.objects.filter(pk__in=[row.pk for row in learned], forgot_at=None)
+    marked.update(forgot_at=at)
+    changed(session.user_id, "adapter", *(row.name for row in learned))
+    return learned
+
+
+def unmark_forgotten(session: ChatSession, at: datetime) -> None:
+    """The chat that was deleted then is back; what other deleted ones have taught stays marked."""
+    marked = AdapterVersion.objects.filter(user=session.user_id, forgot_at=at)
+    names = list(marked.values_list("name", flat=True))
+    marked.update(forgot_at=None)
+    others = ChatSession.objects.filter(user=session.user_id, deleted_at__isnull=False)
+    for other in others.exclude(pk=session.pk):
+        mark_forgotten(other, other.deleted_at)  # type: ignore[arg-type]  # filtered above
+    changed(session.user_id, "adapter", *names)
 
 
 def delete(*, adapter: AdapterVersion) -> None:

@@ -34,8 +34,10 @@ from clawweb.models import (
 from clawweb.selectors.everything import everything
 from clawweb.services import accounts, audit, erasure, jobs, retention, transfers
 from clawweb.services.errors import LeaseLost, ServiceError
+from clawweb.services.forgetting import erase_learning
 from tests.clawweb.access_table import close
 from tests.factories import claimed_job, make_adapter, make_turn, rated
+from tests.recorded import brought_in, exported
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine", "transfer_files", "no_tombstones")
 
@@ -219,6 +221,50 @@ def test_a_restored_backup_is_erased_again(alice: User, bob: User) -> None:
     assert not User.objects.filter(pk=alice.pk).exists()
     assert not ChatSession.objects.filter(pk=session.pk).exists()
     assert User.objects.filter(pk=bob.pk).exists()
+
+
+def test_versions_that_learned_from_a_chat_that_goes_after_a_restore_are_marked(
+    alice: User,
+) -> None:
+    turn = rated(alice, 1)[0]
+    learned = make_adapter(alice, 2, AdapterState.LIVE, parent=make_adapter(alice, 1))
+    TrainingSample.objects.update(state="trained", adapter=learned)
+    erasure.bury("session", turn.session.public_id)
+    erasure.finish()
+    assert not ChatSession.objects.exists()
+    assert list(alice.adapters.filter(forgot_at=None)) == [learned.parent]
+
+
+def test_a_line_torn_by_a_power_cut_costs_no_other(
+    alice: User, caplog: pytest.LogCaptureFixture
+) -> None:
+    erasure.bury("session", "sess-1")
+    with erasure.tombstone_file().open("a") as file:
+        file.write('{"kind": "sess')
+    erasure.bury("session", "sess-2")
+    with erasure.tombstone_file().open("ab") as file:
+        file.write(b"\0\xff\n[]\n7\n\n")
+    Tombstone.objects.all().delete()  # as the backup has it
+    assert erasure.replay() == 2
+    assert set(Tombstone.objects.values_list("object_id", flat=True)) == {"sess-1", "sess-2"}
+    assert "line 2 of tombstones.jsonl" in caplog.text
+
+
+def test_what_is_brought_in_after_it_was_erased_stays(alice: User) -> None:
+    """Twice, too: erased under its own name, and under the one that it had then."""
+    turn = make_turn(alice)
+    make_turn(alice, session=turn.session, parent=turn)
+    lines = exported(alice)
+    names = set()
+    for _ in range(3):
+        erase_learning(alice)
+        brought_in(alice, lines)
+        erasure.finish()
+        again = brought_in(alice, lines).report
+        assert (again.sessions, again.turns, again.known) == (0, 0, 2)
+        assert Turn.objects.get(parent=None).children.count() == 1
+        names.add(ChatSession.objects.get().public_id)
+    assert len(names) == 3
 
 
 def test_somebody_else_with_an_erased_number_after_a_restore_stays(alice: User) -> None:
