@@ -174,13 +174,28 @@ def messages_along(path: list[Turn], *, whole: bool = False) -> list[Message]:
     messages: list[Message] = []
     start = turn.context_start_id
     if not whole and start is not None and path[0].pk < start:
-        messages += [m for m in input_of(path[0]) if m["role"] == "system"]
+        if _may_be_told(path[0], turn):
+            messages += [m for m in input_of(path[0]) if m["role"] == "system"]
         path = [row for row in path if row.pk >= start]
     for earlier in path[:-1]:
-        messages += input_of(earlier)
-        messages.append(reply_message(earlier))
+        if _may_be_told(earlier, turn):
+            messages += [*input_of(earlier), reply_message(earlier)]
     messages += input_of(turn)
     return messages if whole else under(instructions_of(turn), messages)
+
+
+def _may_be_told(earlier: Turn, turn: Turn) -> bool:
+    """Whether the earlier turn may stand in the turn's prompt. What is not to be kept gets into no
+    column of a turn that is; and its texts are gone after an hour, both halves."""
+    if earlier.recorded:
+        return True
+    return not turn.recorded and bool(valkey.kept_text(earlier.public_id))
+
+
+def memory_begins_at(turn: Turn) -> bool:
+    """Whether nothing of what was said before the turn may stand in its prompt: so its memory
+    begins with it."""
+    return turn.parent is not None and not _may_be_told(turn.parent, turn)
 
 
 def next_turn(turn: Turn) -> Turn | None:

@@ -36,9 +36,9 @@ from clawweb.selectors.chat import blind_turns, sessions_of, turns_holding
 
 # The names that receipts have, and the newest sample of a turn that they stand for
 RECEIPTS = {
-    "saved": Q(state=SampleState.WAITING),
-    "counted": Q(state=SampleState.READY, held_back=False),
-    "held_back": Q(state=SampleState.READY, held_back=True),
+    "saved": Q(state=SampleState.WAITING) | Q(state=SampleState.READY, turn__session__locked=True),
+    "counted": Q(state=SampleState.READY, held_back=False, turn__session__locked=False),
+    "held_back": Q(state=SampleState.READY, held_back=True, turn__session__locked=False),
     "in_training": Q(state=SampleState.CLAIMED),
     "learned": Q(state=SampleState.TRAINED),
     "not_used": Q(state=SampleState.DROPPED),

@@ -80,9 +80,12 @@ def ready_samples(user: User) -> QuerySet[TrainingSample]:
 
 def settled_samples(*, held_back: bool) -> QuerySet[TrainingSample]:
     """Everybody's settled, eligible and unclaimed ones, for training or for the gate; of chats that
-    are not deleted."""
+    are neither deleted nor kept out of training."""
     return TrainingSample.objects.filter(
-        state=SampleState.READY, held_back=held_back, turn__session__deleted_at=None
+        state=SampleState.READY,
+        held_back=held_back,
+        turn__session__deleted_at=None,
+        turn__session__locked=False,
     )
 
 
@@ -116,7 +119,9 @@ def receipt(turn: Turn, waiting: Waiting | None = None) -> dict[str, Any] | None
     if sample is None:
         return None
     state = _PUBLIC_STATE[SampleState(sample.state)]
-    if state == "counted" and sample.held_back:
+    if state == "counted" and turn.session.locked:
+        state = "saved"
+    elif state == "counted" and sample.held_back:
         state = "held_back"
     count = None
     if state in ("saved", "counted"):
@@ -150,6 +155,8 @@ def _receipt_words(sample: TrainingSample, state: str, count: dict[str, int] | N
         words += [_("(rolled back)")] if sample.adapter.rolled_back_at else []
         words += [_("(a newer rating replaces it)")] if sample.replaced_by_id else []
         return " ".join(words)
+    if state == "saved" and sample.state == SampleState.READY:
+        return _("saved; its chat is kept out of training")
     if state == "not_used":
         return _("not used: %(why)s") % {"why": DropReason(sample.drop_reason).label}
     return {

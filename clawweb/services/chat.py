@@ -21,6 +21,7 @@ from clawweb.selectors.asking import chat_params, instructions_of
 from clawweb.selectors.chat import (
     begins_anew,
     input_of,
+    memory_begins_at,
     messages_for,
     path_to,
     said,
@@ -61,24 +62,24 @@ def open_turn(
     client_id: str | None = None,
     request_hash: str = "",
     anew: bool = False,
+    aside: bool = False,
     instructions: str | None = None,
     user: User | None = None,
 ) -> Turn:
     """A pending turn that a generator will answer. A browser's `client_id` gives the same turn.
 
     A session that is not saved yet is made with it: nobody finds one that is empty. `anew`:
-    `messages` are the whole conversation, not only what is new after the parent's reply.
-    `params` and `instructions` that are not given are what the user set for the chat. `user`: the
-    session's, read just now.
+    `messages` are the whole conversation, not only what is new after the parent's reply. `aside`:
+    they were said to be kept nowhere. `params` and `instructions` that are not given are what the
+    user set for the chat. `user`: the session's, read just now.
     """
     known = turn_sent_as(session.user, client_id) if source == "ui" else None
     if known is not None:
         return known
-    # A socket's own row is as old as the socket.
-    user = user or User.objects.get(pk=session.user_id)
+    user = user or User.objects.get(pk=session.user_id)  # a socket's own is as old as the socket
     quotas.check_tokens(user)
     waiting.check_line(user)
-    recorded = user.consent != Consent.NOTHING and not session.temporary
+    recorded = not (aside or session.temporary or user.consent == Consent.NOTHING)
     turn = Turn(
         session=session,
         parent=parent,
@@ -96,6 +97,7 @@ def open_turn(
     if instructions is None:
         instructions = user.instructions if source == "ui" else ""
     _take_down(turn, messages, shape, instructions)
+    anew = anew or memory_begins_at(turn)
     with transaction.atomic():
         _reopen(session, turn, messages)
         turn.save()
@@ -189,6 +191,7 @@ def regenerate(
         source=turn.source,
         client_id=client_id,
         anew=begins_anew(turn),
+        aside=not turn.recorded,
     )
 
 

@@ -41,6 +41,9 @@ def edit_session(
     if values:
         ChatSession.objects.filter(pk=session.pk).update(**values)
         changed(session.user_id, "session", session.public_id)
+    if locked is not None:
+        open_ones = session.turns.filter(samples__state=SampleState.READY)
+        changed(session.user_id, "receipt", *open_ones.values_list("public_id", flat=True))
 
 
 @transaction.atomic

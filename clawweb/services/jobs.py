@@ -159,13 +159,12 @@ def _claim_samples(job: TrainingJob) -> None:
     live = live_adapter(job.user)
     job.parent = trained_on_from(live)
     job.save(update_fields=["parent"])
-    ready = ready_samples(job.user).select_related("turn__session", "user", "feedback")
+    ready = ready_samples(job.user).select_related("turn", "user", "feedback")
     samples = list(ready[:MAX_SAMPLES])
     contradicted = contradicted_by_newer(samples)
     for sample in samples:
         mine = TrainingSample.objects.filter(pk=sample.pk, state=SampleState.READY)
-        session = sample.turn.session
-        if job.user.consent != Consent.TRAIN or session.locked:
+        if job.user.consent != Consent.TRAIN:
             mine.update(state=SampleState.DROPPED, drop_reason=DropReason.CONSENT)
         elif versions_behind(live, sample.turn) > MAX_VERSION_AGE:
             mine.update(state=SampleState.DROPPED, drop_reason=DropReason.STALE)

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from clawweb import valkey
 from clawweb.models import Consent, DropReason, JobState, TrainingJob, Turn, TurnState, User
+from clawweb.selectors.chat import messages_for, reply_message, turn_of
 from clawweb.selectors.hints import hints_to_prompt
-from clawweb.services import accounts, chat, feedback, jobs, sessions
+from clawweb.selectors.learning import receipt
+from clawweb.services import accounts, chat, feedback, housekeeping, jobs, sessions
 from clawweb.services.errors import NothingReady, NotRecorded
 from rollouts.types import BASE, Message, Rollout, SamplingParams
 from tests.factories import claimed_job, down, make_turn, rated, up
@@ -91,8 +94,35 @@ def test_a_locked_chat_trains_nothing_and_prompts_nothing(alice: User) -> None:
     later = make_turn(alice, session=turn.session, parent=turn)
     down(later)
     assert later.samples.get().drop_reason == DropReason.CONSENT
-    claimed_job(alice)
-    assert turn.samples.get().drop_reason == DropReason.CONSENT
+    with pytest.raises(NothingReady):
+        jobs.queue_job(user=alice)
+
+
+def test_ratings_of_a_locked_chat_wait_until_it_may_train(alice: User, setting: Any) -> None:
+    """Also when the lock comes after the job was queued: no rating is lost by it."""
+    setting(batch=1)
+    turn = make_turn(alice)
+    down(turn)
+    job = jobs.queue_job(user=alice)
+    housekeeping.edit_session(turn.session, locked=True)
+    claimed = jobs.claim_job(job.public_id)
+    assert claimed is not None
+    assert jobs.samples_of(claimed) == []
+    jobs.end_job(claimed, state=JobState.CANCELLED)
+    assert jobs.queue_batch(alice) is None
+    assert jobs.users_with_batches() == []
+    told = receipt(turn_of(alice, turn.public_id))
+    assert told is not None
+    assert told["state"] == "saved"
+    assert told["text"] == "saved; its chat is kept out of training"
+    assert told["count"]["have"] == 0
+    housekeeping.edit_session(turn.session, locked=False)
+    assert states(alice) == {("ready", "")}
+    told = receipt(turn_of(alice, turn.public_id))
+    assert told is not None
+    assert told["state"] == "counted"
+    down(make_turn(alice))
+    assert jobs.queue_batch(alice) is not None
 
 
 def test_of_who_keeps_nothing_no_word_is_in_any_column(alice: User) -> None:
@@ -127,3 +157,78 @@ def test_of_who_keeps_nothing_no_word_is_in_any_column(alice: User) -> None:
     assert "secret" not in opened.session.title
     with pytest.raises(NotRecorded):
         feedback.rate_turn(turn=Turn.objects.get(), author=alice, changes={"value": 1})
+
+
+def said(user: User, text: str, parent: Turn | None = None) -> Turn:
+    """A finished turn, opened, claimed and ended as a generator does it."""
+    opened = chat.open_turn(
+        session=parent.session if parent else sessions.open_session(user=user),
+        parent=parent,
+        messages=[Message(role="user", content=text)],
+        params=SamplingParams(),
+    )
+    return answered(opened)
+
+
+def answered(opened: Turn) -> Turn:
+    found = chat.claim_turn(opened.public_id, base_hash="x")
+    assert found is not None
+    told = Rollout(
+        text="a reply",
+        prompt_ids=(1,),
+        response_ids=(2,),
+        logprobs=(-0.5,),
+        finish_reason="stop",
+        policy=BASE,
+        params=SamplingParams(),
+    )
+    chat.finish_turn(found[0], state=TurnState.COMPLETE, rollout=told, text="a reply")
+    return Turn.objects.select_related("session__user", "parent").get(pk=opened.pk)
+
+
+def prompt(turn: Turn) -> list[str]:
+    return [message["content"] for message in messages_for(turn)]
+
+
+def test_what_was_not_to_be_kept_is_in_no_prompt_that_is(alice: User) -> None:
+    kept = said(alice, "kept")
+    choose(alice, Consent.NOTHING)
+    secret = said(alice, "a secret", kept)
+    assert prompt(secret) == ["kept", "a reply", "a secret"]
+    choose(alice, Consent.TRAIN)
+    after = said(alice, "and more", secret)
+    assert after.recorded
+    assert prompt(after) == ["and more"]
+    assert after.context_start_id == after.pk  # the page shows where memory begins
+    assert prompt(said(alice, "and on", after)) == ["and more", "a reply", "and on"]
+    # Not by way of its name, nor of a row from before, whose memory begins earlier
+    assert after.history_hash == chat._history_after(after, reply_message(after))
+    valkey.forget_texts([secret.public_id])
+    assert after.history_hash == chat._history_after(after, reply_message(after))
+    Turn.objects.update(context_start=None)
+    after.refresh_from_db()
+    assert prompt(after) == ["kept", "a reply", "and more"]
+
+
+def test_asked_for_again_it_is_still_not_kept(alice: User) -> None:
+    choose(alice, Consent.NOTHING)
+    secret = said(alice, "a secret")
+    choose(alice, Consent.TRAIN)
+    again = answered(chat.regenerate(turn=secret))
+    assert prompt(again) == ["a secret"]
+    assert not again.recorded
+    assert "secret" not in str(Turn.objects.filter(pk=again.pk).values().get())
+
+
+def test_what_is_gone_after_an_hour_leaves_the_prompt_whole(alice: User) -> None:
+    """No empty reply in its place, and user and assistant take turns."""
+    choose(alice, Consent.NOTHING)
+    first = said(alice, "one")
+    second = said(alice, "two", first)
+    valkey.forget_texts([first.public_id])
+    third = said(alice, "three", second)
+    assert prompt(third) == ["two", "a reply", "three"]
+    valkey.forget_texts([second.public_id, third.public_id])
+    last = said(alice, "four", third)
+    assert prompt(last) == ["four"]
+    assert last.context_start_id == last.pk

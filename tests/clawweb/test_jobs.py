@@ -173,13 +173,13 @@ def test_a_rating_changed_while_a_job_fails_does_not_come_back_twice(alice):
     assert states(alice) == ["superseded", "ready"]
 
 
-def test_consent_and_locks_are_checked_again_at_the_claim(alice):
+def test_a_lock_is_looked_at_again_at_the_claim(alice):
     turns = rated(alice, 2)
     turns[0].session.locked = True
     turns[0].session.save()
     job = claimed_job(alice)
-    assert len(jobs.samples_of(job)) == 1
-    assert receipt(turns[0])["drop_reason"] == "consent"
+    assert [sample.turn for sample in jobs.samples_of(job)] == [turns[1]]
+    assert receipt(turns[0])["state"] == "saved"
 
 
 def test_replies_of_a_version_more_than_three_behind_are_stale(alice):
