@@ -66,6 +66,11 @@ class User(AbstractUser):
     # Quotas; NULL = the installation's
     tokens_per_day = models.PositiveIntegerField(null=True, blank=True)
     training_minutes_per_week = models.PositiveIntegerField(null=True, blank=True)
+    # What quotas count though its rows are erased: of the day, and of the week, that began then
+    erased_tokens = models.PositiveBigIntegerField(default=0)
+    erased_tokens_since = models.DateField(null=True, blank=True)
+    erased_seconds = models.FloatField(default=0.0)  # of training
+    erased_seconds_since = models.DateField(null=True, blank=True)
     # Running moments of this user's votes (training.advantages.Baseline)
     reward_mean = models.FloatField(default=0.0)
     reward_variance = models.FloatField(default=1.0)

@@ -65,8 +65,9 @@ class Said(Func):
 
 
 def session_of(user: User, name: str) -> ChatSession:
-    """One session by its own id or by the caller's name for it; DoesNotExist otherwise."""
-    return sessions_of(user).get(Q(public_id=name) | Q(external_id=name))
+    """One session by its own id or else by the caller's name for it; DoesNotExist otherwise."""
+    found = sessions_of(user)
+    return found.filter(public_id=name).first() or found.get(external_id=name)
 
 
 def turn_of(user: User, public_id: str) -> Turn:

@@ -1,4 +1,5 @@
-"""How much of the machine a user has had, and may have: counted from rows.
+"""How much of the machine a user has had, and may have: counted from rows, and from what the user's
+row says of erased ones.
 
 What no row knows is no number: replies whose length was not measured are counted as such, beside.
 """
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Q, Sum
+from django.db.models import Q, QuerySet, Sum
 from django.utils import timezone
 
 from clawweb.config import config
@@ -33,12 +34,11 @@ class Quota:
 
 def tokens_today(user: User) -> Quota:
     """Tokens of prompts and replies since midnight UTC."""
-    midnight = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    midnight = day()
     turns = Turn.objects.filter(session__user=user, created_at__gte=midnight)
-    sums = turns.aggregate(prompt=Sum("prompt_tokens"), reply=Sum("reply_tokens"))
     ended = turns.filter(finished_at__isnull=False)
     return Quota(
-        used=(sums["prompt"] or 0) + (sums["reply"] or 0),
+        used=tokens_of(turns) + _erased(user, "erased_tokens", midnight),
         limit=_limit(user, "tokens_per_day"),
         resets_at=midnight + timedelta(days=1),
         unknown=ended.filter(Q(prompt_tokens=None) | Q(reply_tokens=None)).count(),
@@ -46,26 +46,49 @@ def tokens_today(user: User) -> Quota:
 
 
 def training_this_week(user: User) -> Quota:
-    """Minutes of jobs that started since Monday, midnight UTC; the one that runs now included.
-
-    What a job measured of its phases, without its waits: in the queue again, for the model server.
-    One that ended or is before its gate has measured nothing: then from its start to its end.
-    """
-    now = timezone.now()
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    monday = midnight - timedelta(days=midnight.weekday())
+    """Minutes of jobs that started since Monday, midnight UTC; the one that runs now included."""
+    monday = week()
     jobs = TrainingJob.objects.filter(user=user, started_at__gte=monday)
-    begun = jobs.exclude(state=JobState.QUEUED, timings={})
-    rows = begun.values_list("timings", "started_at", "finished_at")
-    seconds = sum(
-        sum(phase_seconds(timings).values()) or ((end or now) - start).total_seconds()
-        for timings, start, end in rows
-    )
     return Quota(
-        used=seconds / 60,
+        used=(seconds_of(jobs) + _erased(user, "erased_seconds", monday)) / 60,
         limit=_limit(user, "training_minutes_per_week"),
         resets_at=monday + timedelta(days=7),
     )
+
+
+def day() -> datetime:
+    """When the day began that tokens are counted in."""
+    return timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def week() -> datetime:
+    """When the week began that minutes of training are counted in."""
+    midnight = day()
+    return midnight - timedelta(days=midnight.weekday())
+
+
+def tokens_of(turns: QuerySet[Turn]) -> int:
+    """Tokens of the turns' prompts and replies, where they are known."""
+    sums = turns.aggregate(prompt=Sum("prompt_tokens"), reply=Sum("reply_tokens"))
+    return (sums["prompt"] or 0) + (sums["reply"] or 0)
+
+
+def seconds_of(jobs: QuerySet[TrainingJob]) -> float:
+    """What the jobs measured of their phases, without their waits: in the queue again, for the
+    model server. One that ended or is before its gate has measured nothing: then from its start to
+    its end."""
+    begun = jobs.exclude(state=JobState.QUEUED, timings={})
+    rows = begun.values_list("timings", "started_at", "finished_at")
+    return sum(
+        sum(phase_seconds(timings).values()) or ((end or timezone.now()) - start).total_seconds()
+        for timings, start, end in rows
+    )
+
+
+def _erased(user: User, what: str, since: datetime) -> float:
+    """From the row as it is now: a socket's own user is as old as the socket."""
+    row = User.objects.filter(pk=user.pk, **{f"{what}_since": since.date()})
+    return row.values_list(what, flat=True).first() or 0
 
 
 def phase_seconds(timings: dict[str, Any]) -> dict[str, float]:

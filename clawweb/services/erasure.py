@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 import uuid
+from datetime import datetime
 from pathlib import Path
 from typing import IO
 
@@ -37,7 +38,7 @@ from clawweb.models import (
     Turn,
     User,
 )
-from clawweb.services import audit, serving
+from clawweb.services import audit, quotas, serving
 from clawweb.services.chat import request_stop
 from clawweb.services.errors import ServiceError
 from clawweb.services.versions import mark_forgotten
@@ -158,8 +159,15 @@ def _finish_sessions() -> None:
     buried = Tombstone.objects.filter(kind=SESSION).values("object_id")
     for session in ChatSession.objects.filter(public_id__in=buried):
         with transaction.atomic():
-            mark_forgotten(session, session.deleted_at or timezone.now())
-            session.delete()
+            erase_chat(session, session.deleted_at or timezone.now())
+
+
+def erase_chat(session: ChatSession, deleted_at: datetime) -> list[AdapterVersion]:
+    """Its rows, now. What it used, and which versions learned from it, stays known: those."""
+    learned = mark_forgotten(session, deleted_at)
+    quotas.keep_use(session.user_id, turns=session.turns.all())
+    session.delete()
+    return learned
 
 
 def _finish_versions() -> None:

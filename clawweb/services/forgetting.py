@@ -34,7 +34,7 @@ from clawweb.models import (
     User,
 )
 from clawweb.selectors.learning import live_adapter
-from clawweb.services import audit, erasure, jobs, serving, transfers, versions
+from clawweb.services import audit, erasure, jobs, quotas, serving, transfers, versions
 from clawweb.services.errors import AlreadyTraining, NothingReady, ServiceError
 from rollouts.errors import EngineUnavailable, RolloutError
 from rollouts.types import Policy
@@ -105,8 +105,10 @@ def _erase_rows(user: User) -> None:
     User.objects.filter(pk=user.pk).update(
         trial=None, trial_share=0, reward_mean=0.0, reward_variance=1.0, reward_count=0
     )
+    own_jobs = TrainingJob.objects.filter(user=user)
+    quotas.keep_use(user.pk, turns=Turn.objects.filter(session__user=user), jobs=own_jobs)
     ChatSession.objects.filter(user=user).delete()  # with turns, ratings, samples, comparisons
-    TrainingJob.objects.filter(user=user).delete()  # with metrics
+    own_jobs.delete()  # with metrics
     Event.objects.filter(user=user).delete()
     Transfer.objects.filter(user=user).delete()
     SavedView.objects.filter(user=user).delete()

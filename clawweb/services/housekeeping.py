@@ -62,9 +62,9 @@ def delete_session(session: ChatSession) -> None:
 def restore_session(session: ChatSession) -> None:
     """Undo a deletion."""
     deleted_at = ChatSession.objects.get(pk=session.pk).deleted_at
-    if deleted_at is None:
+    deleted = ChatSession.objects.filter(pk=session.pk, deleted_at=deleted_at)
+    if deleted_at is None or not deleted.update(deleted_at=None):
         return
-    ChatSession.objects.filter(pk=session.pk).update(deleted_at=None)
     unmark_forgotten(session, deleted_at)
     changed(session.user_id, "session", session.public_id)
 
@@ -82,13 +82,15 @@ def erase_deleted() -> int:
 
 
 def _erase(session: ChatSession) -> int:
+    deleted = ChatSession.objects.select_for_update().filter(pk=session.pk)
+    if session.deleted_at is None or not deleted.filter(deleted_at=session.deleted_at):
+        return 0  # its user has it back
     claimed = TrainingSample.objects.filter(turn__session=session, state=SampleState.CLAIMED)
-    if claimed.exists() or session.deleted_at is None:
+    if claimed.exists():
         return 0
-    learned = mark_forgotten(session, session.deleted_at)
+    erasure.bury(erasure.SESSION, session.public_id)
+    learned = erasure.erase_chat(session, session.deleted_at)
     versions = ", ".join(f"v{row.version}" for row in learned)
     text = f"ratings in it were learned in {versions}" if versions else ""
     Event.objects.create(user_id=session.user_id, kind="chat_erased", text=text)
-    erasure.bury(erasure.SESSION, session.public_id)
-    session.delete()
     return 1

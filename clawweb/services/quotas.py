@@ -1,14 +1,17 @@
-"""What is refused because a user has had enough for now. Reads are in selectors/quotas.py."""
+"""What is refused because a user has had enough for now, and what was used in rows that are erased.
+Reads are in selectors/quotas.py."""
 
 from __future__ import annotations
 
 import math
+from datetime import datetime
 
+from django.db.models import Case, F, QuerySet, Value, When
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from clawweb import disk
-from clawweb.models import User
+from clawweb.models import TrainingJob, Turn, User
 from clawweb.selectors import quotas
 from clawweb.services.errors import DiskFull, QuotaReached
 
@@ -47,6 +50,26 @@ def check_disk() -> None:
     words = disk.shortage()
     if words:
         raise DiskFull(words)
+
+
+def keep_use(
+    user_id: int, *, turns: QuerySet[Turn], jobs: QuerySet[TrainingJob] | None = None
+) -> None:
+    """Onto the user what quotas count of rows that are erased next: who deletes a chat has had its
+    tokens all the same. In the transaction that erases them."""
+    day, week = quotas.day(), quotas.week()
+    _keep(user_id, "erased_tokens", day, quotas.tokens_of(turns.filter(created_at__gte=day)))
+    if jobs is not None:
+        seconds = quotas.seconds_of(jobs.filter(started_at__gte=week))
+        _keep(user_id, "erased_seconds", week, seconds)
+
+
+def _keep(user_id: int, what: str, since: datetime, used: float) -> None:
+    """One write: what is erased elsewhere at the same time is added, too."""
+    if used:
+        same = When(**{f"{what}_since": since.date()}, then=F(what) + used)
+        values = {what: Case(same, default=Value(used)), f"{what}_since": since.date()}
+        User.objects.filter(pk=user_id).update(**values)
 
 
 def _duration(seconds: int) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from django.db import IntegrityError, transaction
-from django.db.models import Q
 from django.utils import timezone
 
 from clawweb.config import config
@@ -23,23 +22,26 @@ def open_session(
     api_key: ApiKey | None = None,
     temporary: bool = False,
 ) -> ChatSession:
-    """The user's session of that name, made when it is not there. A temporary one keeps no text."""
+    """The user's session of that name, made when it is not there. A temporary one keeps no text.
+
+    A client may go on under the id of a session that is deleted: then that is the new one's name,
+    until the deletion is undone. So a session's own id comes before a name.
+    """
     if external_id is None:
         return ChatSession.objects.create(user=user, api_key=api_key, temporary=temporary)
-    own = ChatSession.objects.filter(user=user).filter(
-        Q(public_id=external_id) | Q(external_id=external_id)
-    )
-    found = own.first()
+    own = ChatSession.objects.filter(user=user)
+    named = own.filter(external_id=external_id)
+    found = own.filter(public_id=external_id, deleted_at=None).first() or named.first()
     if found is not None and found.deleted_at is not None:  # its name is free again
-        ChatSession.objects.filter(pk=found.pk).update(external_id=None)
-        found = own.filter(deleted_at=None).first()
+        named.update(external_id=None)
+        found = None
     if found is not None:
         return found
     try:
         with transaction.atomic():
             return ChatSession.objects.create(user=user, external_id=external_id, api_key=api_key)
     except IntegrityError:  # another request of this caller made it in the meantime
-        return own.get()
+        return named.get()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,6 +113,45 @@ def test_a_deleted_chats_name_is_free_for_a_new_one(alice: User) -> None:
     assert sessions.open_session(user=alice, external_id="diary").pk == second.pk
 
 
+def test_undone_it_is_found_again_though_its_client_went_on(client: Client, alice: User) -> None:
+    """A client may send the session's own id, which is then the name of a new one."""
+    client.force_login(alice)
+    first = make_turn(alice, source="api").session
+    first.external_id = "diary"
+    first.save()
+    name = first.public_id
+    housekeeping.delete_session(first)
+    second = sessions.open_session(user=alice, external_id=name)
+    make_turn(alice, session=second)
+    assert sessions.open_session(user=alice, external_id=name).pk == second.pk
+    housekeeping.restore_session(first)
+    assert sessions.open_session(user=alice, external_id=name).pk == first.pk
+    assert sessions.open_session(user=alice, external_id="diary").pk == first.pk
+    assert client.get(address(first)).json()["id"] == name
+    assert client.get(f"/chat/{name}/").status_code == 200
+    assert client.get(address(second)).json()["id"] == second.public_id
+
+
+def test_a_chat_that_is_had_back_while_others_are_erased_stays(
+    alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = make_turn(alice).session, make_turn(alice).session
+    for session in (first, second):
+        age(session, timedelta(minutes=11))
+    erase = housekeeping._erase
+
+    def slow(session: ChatSession) -> int:
+        other = second if session.pk == first.pk else first
+        erased = erase(session)
+        if ChatSession.objects.filter(pk=other.pk).exists():
+            housekeeping.restore_session(other)
+        return erased
+
+    monkeypatch.setattr(housekeeping, "_erase", slow)
+    assert housekeeping.erase_deleted() == 1
+    assert ChatSession.objects.filter(user=alice, deleted_at=None).count() == 1
+
+
 @pytest.mark.parametrize("words", ["coffee", "COFFEE", "grüße", "beans are", 'say "hi"'])
 def test_chats_are_found_by_name_question_and_reply(alice: User, bob: User, words: str) -> None:
     turn = make_turn(alice, "How is Coffee made? Grüße", reply='The beans are roasted. say "hi"')

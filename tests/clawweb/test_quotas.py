@@ -9,12 +9,13 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from clawweb.models import AdapterState, TrainingJob, Turn, User
+from clawweb.models import AdapterState, ChatSession, TrainingJob, Turn, User
 from clawweb.selectors import quotas
 from clawweb.selectors.effective import HIDDEN, effective
 from clawweb.selectors.learning import agent_status
-from clawweb.services import chat, jobs, serving
+from clawweb.services import chat, erasure, housekeeping, jobs, serving
 from clawweb.services.errors import QuotaReached
+from clawweb.services.forgetting import erase_learning
 from rollouts.types import Rollout, SamplingParams
 from tests.factories import make_adapter, make_turn, rated
 
@@ -125,6 +126,42 @@ def test_waiting_is_no_training(alice: User, at_noon: None) -> None:
     # put back before anything was measured
     TrainingJob.objects.create(state="queued", user=alice, started_at=monday)
     assert quotas.training_this_week(alice).used == 2
+
+
+def test_who_deletes_chats_has_had_their_tokens_all_the_same(alice: User, bob: User) -> None:
+    yesterday = timezone.now() - timedelta(days=1)
+    for count in (1, 2):
+        turn = used(alice, 10, 5)
+        make_turn(alice, session=turn.session, parent=turn)  # not measured
+        used(alice, 100, 100, at=yesterday)
+        used(bob, 1000, 1000)
+        ChatSession.objects.update(deleted_at=yesterday)
+        housekeeping.erase_deleted()
+        assert quotas.tokens_today(alice).used == 15 * count
+    buried = used(alice, 3, 1).session
+    erasure.bury("session", buried.public_id)
+    erasure.finish()
+    assert quotas.tokens_today(alice).used == 34
+    User.objects.update(erased_tokens_since=yesterday.date())
+    assert quotas.tokens_today(alice).used == 0
+    erase_learning(alice)
+    used(alice, 2, 1)
+    erase_learning(alice)
+    assert quotas.tokens_today(alice).used == 3  # yesterday's are gone
+
+
+def test_who_erases_all_learning_has_had_its_minutes_all_the_same(
+    alice: User, at_noon: None
+) -> None:
+    row = {"user": alice, "state": "deployed"}
+    for start in (WEDNESDAY - timedelta(hours=1), WEDNESDAY - timedelta(days=7)):
+        end = start + timedelta(minutes=10)
+        TrainingJob.objects.create(started_at=start, finished_at=end, **row)
+    for _ in range(2):
+        erase_learning(alice)
+        assert quotas.training_this_week(alice).used == 10
+    User.objects.update(erased_seconds_since=WEDNESDAY - timedelta(days=9))
+    assert quotas.training_this_week(alice).used == 0
 
 
 def test_no_job_starts_when_the_disk_is_full(alice: User, setting: Any) -> None:
