@@ -4,18 +4,20 @@ time."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import urlsplit
 
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 from django.conf import settings
+from django.db import DatabaseError
 from django.http import HttpRequest
 from django.http.request import split_domain_port, validate_host
 from django.utils import translation
 from django.utils.translation import gettext as _
 
-from clawweb import events, tasks
+from clawweb import disk, events, tasks
 from clawweb.models import ChatSession, Turn, User
 from clawweb.orm import in_db
 from clawweb.records import storable
@@ -26,6 +28,8 @@ from clawweb.services.browsers import still_signed_in
 from clawweb.services.errors import ServiceError
 from clawweb.streams import follow
 from rollouts.types import Message
+
+log = logging.getLogger(__name__)
 
 MAX_TEXT = 100_000
 MAX_CLIENT_ID = 64
@@ -113,6 +117,11 @@ class ChatConsumer(NudgeConsumer):
             await self._error(content, message)
         except (Turn.DoesNotExist, ChatSession.DoesNotExist):
             await self._error(content, "that is not there")
+        except DatabaseError as exc:  # a socket that dies would be sent the same again and again
+            full = disk.is_full(exc)
+            log.warning("a command failed on the database", exc_info=None if full else exc)
+            message = disk.not_saved() if full else _("That was not saved. Try again soon.")
+            await self._error(content, message)
 
     async def _error(self, content: Any, message: str) -> None:
         known = content if isinstance(content, dict) else {}

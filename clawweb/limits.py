@@ -100,7 +100,7 @@ redis.call('EXPIRE', KEYS[1], ARGV[2] + 1)
 """
 _RENEW = """
 local clock = redis.call('TIME')
-redis.call('ZADD', KEYS[1], clock[1] + clock[2] / 1000000 + ARGV[2], ARGV[1])
+redis.call('ZADD', KEYS[1], 'XX', clock[1] + clock[2] / 1000000 + ARGV[2], ARGV[1])
 redis.call('EXPIRE', KEYS[1], math.ceil(ARGV[2]))
 """
 

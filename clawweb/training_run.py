@@ -22,6 +22,7 @@ from clawweb.engine import tokenizer_controls
 from clawweb.keeper import Cancelled, Keeper, Stopping
 from clawweb.models import AdapterVersion, JobState, TrainingJob, TrainingSample, User
 from clawweb.selectors.chat import messages_for
+from clawweb.selectors.hints import learned_samples
 from clawweb.selectors.learning import policy_of, versions_behind
 from clawweb.services import finishing, jobs, serving, versions
 from clawweb.services.errors import LeaseLost
@@ -264,11 +265,8 @@ def sample_for(row: TrainingSample, parent: AdapterVersion | None) -> Sample:
 
 def _hints(job: TrainingJob) -> list[str]:
     """The user's different hints, newest first: what the versions so far were asked to become."""
-    learned = TrainingSample.objects.filter(
-        user=job.user, state="trained", adapter__rolled_back_at=None
-    ).select_related("turn")
     controls = tokenizer_controls()
-    rows = [*reversed(jobs.samples_of(job)), *learned.order_by("-id")[:200]]
+    rows = [*reversed(jobs.samples_of(job)), *learned_samples(job.user)[:200]]
     return list(dict.fromkeys(defuse(hint, controls) for row in rows for hint in row.lessons))
 
 

@@ -55,6 +55,8 @@ def make_turn(user: User, text: str = "", **values: Any) -> Turn:
         "finished_at": timezone.now(),
         **values,
     }
+    if row.get("version") and "adapter" not in row:
+        row["adapter"] = AdapterVersion.objects.filter(user=user, version=row["version"]).first()
     Turn.objects.filter(pk=turn.pk).update(**row)
     turn = Turn.objects.select_related("session__user").get(pk=turn.pk)
     turn.history_hash = chat._history_after(turn, said(reply, turn.tool_calls))

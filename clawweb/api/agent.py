@@ -86,12 +86,13 @@ def get_learned_from(request: HttpRequest, name: str) -> Any:
 @router.post("/train-without", auth=Scoped("train"), response={202: Any})
 def post_train_without(request: HttpRequest) -> Any:
     """Go back to the newest version that has learned from no deleted chat, and train again from
-    what is left; `job` is null when nothing is. 409 when what answers has learned from none."""
-    back, job = train_without(caller(request))
+    what is left; where that cannot be now `job` is null and `why` says so. 409 when what answers
+    has learned from none."""
+    back, job, why = train_without(caller(request))
     if job is not None:
         tasks.enqueue(tasks.run_training_job, job.public_id)
     version = back.version if back else 0
-    return Status(202, {"version": version, "job": job.public_id if job else None})
+    return Status(202, {"version": version, "job": job.public_id if job else None, "why": why})
 
 
 @router.post("/notes/take-back", auth=Scoped("feedback"))

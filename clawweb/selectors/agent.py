@@ -57,11 +57,13 @@ def wilson(liked: int, votes: int) -> tuple[float, float]:
 
 def like_rates(user: User) -> list[LikeRate]:
     """Of each version that was rated, the base model first. The newest vote on a reply counts;
-    background calls and answers that somebody else's model had to give do not."""
+    background calls and answers that somebody else's model had to give do not, and of what was
+    brought in from elsewhere only the base model's: a version there is none of ours."""
     turns = Turn.objects.filter(
         session__user=user, asked="agent", turn_type="main", fallback=""
     ).annotate(vote=Subquery(NEWEST_VOTE))
     counts: dict[int, list[int]] = {}
+    turns = turns.exclude(version__gt=0, adapter=None)
     for version, vote in turns.exclude(vote=None).values_list("version", "vote"):
         counts.setdefault(version, []).append(vote)
     return [

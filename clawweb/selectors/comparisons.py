@@ -76,8 +76,8 @@ def offered_version(user: User, turn_id: str) -> int | None:
     if live is None or live.live_at is None:
         return None
     turns = Turn.objects.filter(session__user=user, public_id=turn_id, asked="agent")
-    turn = turns.filter(created_at__lt=live.live_at).exclude(version=live.version).first()
-    if turn is None or Comparison.objects.filter(first=turn, second__version=live.version).exists():
+    turn = turns.filter(created_at__lt=live.live_at).exclude(adapter=live).first()
+    if turn is None or Comparison.objects.filter(first=turn, second__adapter=live).exists():
         return None
     return live.version
 

@@ -37,7 +37,7 @@ def complaints_of(user: User, live: AdapterVersion | None) -> QuerySet[Turn]:
         .annotate(vote=Subquery(NEWEST_VOTE))
         .filter(vote=-1)
     )
-    turns = turns.exclude(version=live.version) if live else turns.none()
+    turns = turns.exclude(adapter=live) if live else turns.none()
     shown = turns.select_related("session", "session__user").prefetch_related("feedback")
     return shown.defer(*BULKY).order_by("-id")[:NEWEST]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from django.db.models import Max
+from django.db.models import Max, QuerySet
 
 from clawweb.models import (
     OPEN_SAMPLE,
@@ -65,6 +65,20 @@ def unlearned_hints(user: User) -> list[str]:
         if sample.pk not in contradicted and since.get(sample.hint, 0) <= sample.turn.version
     ]
     return list(dict.fromkeys(holding))
+
+
+def learned_samples(user: User) -> QuerySet[TrainingSample]:
+    """Feedback that versions have learned and that still holds, newest first: not replaced or taken
+    back, of no chat that is kept out, and of no version that was rolled back."""
+    learned = TrainingSample.objects.filter(
+        user=user,
+        state=SampleState.TRAINED,
+        replaced_by=None,
+        turn__session__locked=False,
+        turn__session__deleted_at=None,
+        adapter__rolled_back_at=None,
+    )
+    return learned.select_related("feedback", "turn").order_by("-id")
 
 
 def live_line(user: User) -> list[int]:

@@ -190,7 +190,8 @@ def struggles(user: User, live: AdapterVersion | None) -> int:
     0. Reason enough to offer the way back."""
     if live is None:
         return 0
-    first = Turn.objects.filter(session__user=user, version=live.version).annotate(
+    # By the row, not by its number: what was brought in from elsewhere has numbers of its own.
+    first = Turn.objects.filter(session__user=user, adapter=live).annotate(
         vote=Subquery(NEWEST_VOTE)
     )
     votes = first.exclude(vote=None).order_by("id").values_list("vote", flat=True)[:5]

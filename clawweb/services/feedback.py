@@ -51,7 +51,7 @@ def rate_turn(*, turn: Turn, author: User, changes: dict[str, Any], source: str 
         raise NotRecorded(
             _("You asked to keep nothing of your chats, so this reply cannot be rated.")
         )
-    if not turn.is_finished or not turn.reply:
+    if not turn.is_finished or not (turn.reply or turn.tool_calls):
         raise NothingToRate(_("There is no finished reply to rate yet."))
     # Two calls at once would both see the same last row (SQLite's writers wait at BEGIN).
     turn = (

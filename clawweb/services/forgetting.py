@@ -35,18 +35,19 @@ from clawweb.models import (
 )
 from clawweb.selectors.learning import live_adapter
 from clawweb.services import audit, erasure, jobs, quotas, serving, transfers, versions
-from clawweb.services.errors import AlreadyTraining, NothingReady, ServiceError
+from clawweb.services.errors import AlreadyTraining, ServiceError
 from rollouts.errors import EngineUnavailable, RolloutError
 from rollouts.types import Policy
 
 log = logging.getLogger(__name__)
 
 
-def train_without(user: User) -> tuple[AdapterVersion | None, TrainingJob | None]:
+def train_without(user: User) -> tuple[AdapterVersion | None, TrainingJob | None, str]:
     """Leave the versions behind that learned from deleted chats: the newest one before them answers
     (None = base), and what they learned elsewhere counts again and is trained at once.
 
-    The job is None when nothing is left to train on.
+    Or why it is not trained now (nothing is left, a quota, the disk), in words; then there is no
+    job.
     """
     live = live_adapter(user)
     if live is None or live.forgot_at is None:
@@ -56,9 +57,9 @@ def train_without(user: User) -> tuple[AdapterVersion | None, TrainingJob | None
         raise AlreadyTraining(_("A version is being trained. Wait for it or cancel the job first."))
     back = versions.leave_behind(user)
     try:
-        return back, jobs.queue_job(user=user)
-    except (NothingReady, AlreadyTraining):
-        return back, None
+        return back, jobs.queue_job(user=user), ""
+    except ServiceError as exc:  # they are left behind all the same
+        return back, None, str(exc)
 
 
 def erase_learning(user: User) -> None:

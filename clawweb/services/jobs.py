@@ -36,7 +36,7 @@ from clawweb.models import (
     TrainingSample,
     User,
 )
-from clawweb.selectors.hints import contradicted_by_newer
+from clawweb.selectors.hints import contradicted_by_newer, learned_samples
 from clawweb.selectors.learning import (
     live_adapter,
     ready_samples,
@@ -174,25 +174,12 @@ def _claim_samples(job: TrainingJob) -> None:
             JobSample.objects.create(job=job, sample=sample, role="new")
             log.info("taken to learn from", extra=_ids(job, turn=sample.turn.public_id))
     changed(job.user_id, "receipt", *(sample.turn.public_id for sample in samples))
-    replayed = list(_replayable(job))
+    # Of what the parent learned: reminded of, never counted again.
+    replayed = list(learned_samples(job.user)[:REPLAYED])
     contradicted = contradicted_by_newer([*replayed, *samples])
     for sample in replayed:
         if sample.pk not in contradicted:
             JobSample.objects.create(job=job, sample=sample, role="replay")
-
-
-def _replayable(job: TrainingJob) -> QuerySet[TrainingSample]:
-    """Earlier feedback that the parent learned from, newest first: reminded of, never counted
-    again."""
-    learned = TrainingSample.objects.filter(
-        user=job.user,
-        state=SampleState.TRAINED,
-        replaced_by=None,
-        turn__session__locked=False,
-        turn__session__deleted_at=None,
-        adapter__rolled_back_at=None,
-    )
-    return learned.select_related("feedback", "turn").order_by("-id")[:REPLAYED]
 
 
 def samples_of(job: TrainingJob, role: str = "new") -> list[TrainingSample]:

@@ -40,6 +40,15 @@ def _metrics(before: datetime) -> QuerySet[StepMetric]:
     return StepMetric.objects.filter(at__lt=before).exclude(job__state__in=ACTIVE_JOB)
 
 
+# What "my agent learned" tells of versions, and the marks in charts.
+HISTORY = ("adapter_live", "adapter_rolled_back", "adapter_refused")
+
+
+def _events(before: datetime) -> QuerySet[Event]:
+    """Which version answered when, and how many were refused, is the agent's history: it stays."""
+    return Event.objects.filter(at__lt=before).exclude(kind__in=HISTORY)
+
+
 RULES = (
     Rule(name="chats", setting="keep_chats_days", before=_chats, end=_hide),
     Rule(
@@ -51,7 +60,7 @@ RULES = (
     Rule(
         name="events",
         setting="keep_events_days",
-        before=lambda before: Event.objects.filter(at__lt=before),
+        before=_events,
         end=lambda rows: rows.delete(),
     ),
     Rule(

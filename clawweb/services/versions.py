@@ -253,11 +253,15 @@ def _go_back(user: User, *, forgetting: bool) -> AdapterVersion | None:
     if back is not None:
         serving.serve(back)
     with transaction.atomic():
+        now = timezone.now()
         stepped = AdapterVersion.objects.filter(pk=live.pk, state=AdapterState.LIVE).update(
-            state=AdapterState.STANDBY, rolled_back_at=timezone.now()
+            state=AdapterState.STANDBY, rolled_back_at=now
         )
         if not stepped:
             raise CannotPromote(_("Another version went live in the meantime. Look again."))
+        # Those that were stepped over are left behind as well.
+        over = set(live.live_before) - {*further, back.pk if back else None}
+        AdapterVersion.objects.filter(pk__in=over, rolled_back_at=None).update(rolled_back_at=now)
         _note(live, "rolled_back", "")
         if forgetting and user.consent == Consent.TRAIN:
             _count_again(user, line)

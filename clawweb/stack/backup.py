@@ -138,14 +138,14 @@ def restore_backup(config: Config, source: Path) -> dict[str, Any]:
 
 
 def _refuse_unless_empty(config: Config) -> None:
-    if connection.vendor == "sqlite":
-        there = [name for name in (SQLITE, FOLDER) if (config.var / name).exists()]
-        if there:
-            raise StackError(
-                f"{config.var} holds {' and '.join(there)} already: restore into an empty folder "
-                "(set CLAWWEB_VAR to one)"
-            )
-    elif connection.introspection.table_names():
+    names = (SQLITE, FOLDER) if connection.vendor == "sqlite" else (FOLDER,)
+    there = [name for name in names if (config.var / name).exists()]
+    if there:
+        raise StackError(
+            f"{config.var} holds {' and '.join(there)} already: restore into an empty folder "
+            "(set CLAWWEB_VAR to one)"
+        )
+    if connection.vendor != "sqlite" and connection.introspection.table_names():
         raise StackError("the database has tables already: restore into an empty one")
 
 

@@ -44,8 +44,8 @@ document.addEventListener("click", async (event) => {
   try {
     const field = document.getElementById(button.dataset.with ?? "");
     const body = field ? { [field.name]: field.value } : {};
-    await call(button.dataset.method ?? "POST", button.dataset.post, body);
-    notify(button.dataset.done ?? gettext("Done."));
+    const answer = await call(button.dataset.method ?? "POST", button.dataset.post, body);
+    notify(answer?.why || (button.dataset.done ?? gettext("Done."))); // why only half of it was done
     const what = button.dataset.what ?? (button.dataset.post.includes("adapter") ? "adapter" : "job");
     const id = button.dataset.id ?? null;
     document.dispatchEvent(new CustomEvent("changed", { detail: { what, id } }));

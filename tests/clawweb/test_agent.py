@@ -20,7 +20,8 @@ from clawweb.selectors.agent import (
     verdict,
     wilson,
 )
-from clawweb.selectors.learning import agent_status
+from clawweb.selectors.complaints import complaints_of
+from clawweb.selectors.learning import agent_status, live_adapter
 from clawweb.selectors.notes import notes_of
 from clawweb.services import feedback, jobs
 from clawweb.services.accounts import pause_learning
@@ -73,6 +74,7 @@ def test_the_verdict_says_no_more_than_the_votes(rates: list[LikeRate], says: st
 
 
 def test_the_newest_vote_of_each_reply_counts_for_the_version_that_wrote_it(alice: User) -> None:
+    make_adapter(alice, 1, AdapterState.LIVE)
     changed_mind, liked = make_turn(alice), make_turn(alice)
     down(changed_mind)
     up(changed_mind)
@@ -218,6 +220,15 @@ def test_a_version_whose_first_replies_are_disliked_offers_the_way_back(
         turn = make_turn(alice, version=1)
         down(turn) if vote == "d" else up(turn)
     assert agent_status(alice)["struggles"] == disliked
+
+
+def test_versions_of_another_installation_are_none_of_ours(alice: User) -> None:
+    make_adapter(alice, 1, AdapterState.LIVE)
+    for _ in range(3):
+        down(make_turn(alice, version=1, adapter=None))  # as they are brought in
+    assert agent_status(alice)["struggles"] == 0
+    assert like_rates(alice) == []
+    assert len(complaints_of(alice, live_adapter(alice))) == 3
 
 
 def test_the_base_model_offers_no_way_back(alice: User) -> None:

@@ -196,3 +196,5 @@ def test_an_empty_postgres_gets_the_rows_back(file, version, empty, monkeypatch)
         other.close()
     assert (empty.var / version.path / "adapter_model.safetensors").read_bytes() == b"weights"
     assert not (empty.var / "database.dump").exists()
+    with pytest.raises(StackError, match="holds adapters already"):
+        backup.restore_backup(empty, file)  # or its files would go into a folder within that one

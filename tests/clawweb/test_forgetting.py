@@ -31,7 +31,7 @@ from clawweb.models import (
 from clawweb.selectors.forgetting import learned_chats, versions_that_learned_from
 from clawweb.selectors.learning import live_adapter, ready_samples
 from clawweb.services import housekeeping, jobs, serving, transfers, versions
-from clawweb.services.errors import AlreadyTraining, LeaseLost, ServiceError
+from clawweb.services.errors import AlreadyTraining, LeaseLost, QuotaReached, ServiceError
 from clawweb.services.forgetting import erase_learning, train_without
 from rollouts.types import Policy
 from tests.factories import claimed_job, down, make_adapter, make_turn, rated
@@ -156,17 +156,19 @@ def test_nobody_marks_anothers_versions(line: Any, alice: User, bob: User) -> No
 
 
 def test_what_is_left_is_trained_again_from_before(line: Any, alice: User) -> None:
-    turns, (first, _, third) = line
+    turns, (first, second, third) = line
     more = rated(alice, 1)
     learn(more, third)
     housekeeping.delete_session(turns[1].session)
-    back, job = train_without(alice)
+    back, job, why = train_without(alice)
     assert (back, live_adapter(alice)) == (first, first)
     assert job is not None
+    assert why == ""
     # Of the versions left behind: not the deleted chat's, and not what the first one knows
     assert {sample.turn for sample in ready_samples(alice)} == {turns[2], *more}
-    third.refresh_from_db()
-    assert (third.state, third.rolled_back_at is not None) == (AdapterState.STANDBY, True)
+    for left in (second, third):
+        left.refresh_from_db()
+        assert (left.state, left.rolled_back_at is not None) == (AdapterState.STANDBY, True)
     claimed = jobs.claim_job(job.public_id)
     assert claimed.parent == first
     assert {sample.turn for sample in jobs.samples_of(claimed)} == {turns[2], *more}
@@ -177,7 +179,7 @@ def test_what_is_left_is_trained_again_from_before(line: Any, alice: User) -> No
 def test_when_all_versions_learned_from_it_base_answers(line: Any, alice: User) -> None:
     turns, _ = line
     housekeeping.delete_session(turns[0].session)
-    back, job = train_without(alice)
+    back, job, _ = train_without(alice)
     assert (back, live_adapter(alice)) == (None, None)
     assert {sample.turn for sample in ready_samples(alice)} == {turns[1], turns[2]}
     assert job is not None
@@ -187,7 +189,26 @@ def test_without_other_ratings_there_is_no_job(alice: User) -> None:
     turn = rated(alice, 1)[0]
     learn([turn], make_adapter(alice, 1, AdapterState.LIVE))
     housekeeping.delete_session(turn.session)
-    assert train_without(alice) == (None, None)
+    back, job, why = train_without(alice)
+    assert (back, job) == (None, None)
+    assert "no counted rating" in why
+
+
+def test_where_a_quota_stops_the_training_the_versions_are_left_all_the_same(
+    line: Any, alice: User, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, _ = line
+
+    def used_up(**_: Any) -> None:
+        raise QuotaReached("No minutes are left this week.", retry_after=60)
+
+    monkeypatch.setattr(jobs, "queue_job", used_up)
+    housekeeping.delete_session(turns[1].session)
+    client.force_login(alice)
+    answer = client.post("/api/agent/train-without", content_type="application/json")
+    assert answer.status_code == 202
+    assert answer.json() == {"version": 1, "job": None, "why": "No minutes are left this week."}
+    assert live_adapter(alice).version == 1
 
 
 def test_what_learned_from_no_deleted_chat_is_not_left(line: Any, alice: User) -> None:

@@ -6,14 +6,25 @@ import time
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from clawweb import training_run
-from clawweb.models import Consent, SampleState, TrainingSample, Turn, TurnState, User
+from clawweb.models import (
+    AdapterState,
+    ChatSession,
+    Consent,
+    SampleState,
+    TrainingSample,
+    Turn,
+    TurnState,
+    User,
+)
 from clawweb.orm import in_db
 from clawweb.selectors import hints
 from clawweb.selectors.chat import messages_for, turn_json
 from clawweb.selectors.hints import hints_to_prompt, unlearned_hints
 from clawweb.services import accounts, chat, feedback, jobs, sessions
+from clawweb.services.notes import take_back_note
 from rollouts.engines.scripted import ScriptedEngine
 from rollouts.errors import PromptTooLong
 from rollouts.types import Message, SamplingParams
@@ -323,6 +334,19 @@ def test_the_gate_hears_of_the_hints_that_liked_replies_teach(eager):
     comment(eager, "Say hello.", prompted_hints=["Be kind."])
     job = jobs.claim_job(jobs.queue_job(user=eager).public_id)
     assert training_run._hints(job) == ["Say hello.", "Be short.", "No lists."]
+
+
+def test_the_gate_hears_of_no_hint_that_is_taken_back_or_kept_out(eager):
+    turns = [comment(eager, text) for text in ("Be kind.", "Be short.", "No lists.", "Say hello.")]
+    version = make_adapter(eager, 1, AdapterState.LIVE)
+    for turn in turns:
+        in_state(turn, SampleState.TRAINED, adapter=version)
+    take_back_note(user=eager, text="Be kind.")
+    ChatSession.objects.filter(pk=turns[1].session_id).update(locked=True)
+    ChatSession.objects.filter(pk=turns[2].session_id).update(deleted_at=timezone.now())
+    down(make_turn(eager), "too_long")
+    job = jobs.claim_job(jobs.queue_job(user=eager).public_id)
+    assert training_run._hints(job) == [SHORT, "Say hello."]
 
 
 def test_a_newer_reason_contradicts_a_liked_reply_that_followed_the_older_one(eager):

@@ -19,7 +19,9 @@ from clawweb.models import (
 from clawweb.selectors.chat import turn_of
 from clawweb.selectors.judging import agreement, judge_status, next_state
 from clawweb.selectors.learning import receipt
+from clawweb.selectors.notes import notes_of
 from clawweb.services import chat, feedback, jobs, judgements
+from clawweb.services.notes import take_back_note
 from clawweb.training_run import sample_for
 from rollouts.judge import Verdict
 from rollouts.types import SamplingParams
@@ -339,3 +341,14 @@ def test_nobody_elses_rating_or_agreement_is_touched(alice, bob, judge):
     assert agreement(alice).of == 0
     assert agreement(bob).of == 1
     assert TrainingSample.objects.get(user=alice).state == SampleState.READY
+
+
+def test_a_note_read_from_a_tool_call_is_taken_back(alice, judge):
+    call = {"id": "0", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    turn = make_turn(alice, reply="", tool_calls=[call])
+    follow(turn, "I asked for short ones.")
+    judge.say = saying(BAD)
+    judged(turn)
+    (note,) = notes_of(alice)
+    assert take_back_note(user=alice, text=note.text) == 1
+    assert notes_of(alice) == []

@@ -132,6 +132,15 @@ def test_requests_at_once_are_freed_when_they_are_left() -> None:
     refusal(key)
 
 
+def test_a_place_that_was_given_back_is_not_renewed() -> None:
+    key = key_with(concurrent=1)
+    place = limits.enter(key)
+    limits.leave(place)
+    limits._KEPT[place.name] = place  # as another thread had seen it just before
+    limits.renew_places()
+    limits.enter(key)
+
+
 def test_places_of_a_killed_process_are_freed_and_those_of_a_living_one_kept(
     monkeypatch: Any,
 ) -> None:

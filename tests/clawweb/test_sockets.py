@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from asgiref.testing import ApplicationCommunicator
 from django.contrib.sessions.backends.db import SessionStore
+from django.db import OperationalError
 from django.test import Client
 
 from clawweb.consumers import SIGNED_OUT, WRONG_ORIGIN, ChatConsumer
@@ -49,6 +50,31 @@ def session_of(user: Any) -> SessionStore:
     client = Client()
     client.force_login(user)
     return client.session  # type: ignore[return-value]
+
+
+def full(**_: Any) -> None:
+    raise OperationalError("database or disk is full")
+
+
+def locked(**_: Any) -> None:
+    raise OperationalError("database is locked")
+
+
+@pytest.mark.parametrize(("broken", "says"), [(full, "disk"), (locked, "Try again soon")])
+async def test_what_cannot_be_saved_is_answered_and_the_socket_stays(
+    alice: Any, valkey_server: Any, engine: Any, monkeypatch: Any, broken: Any, says: str
+) -> None:
+    monkeypatch.setattr("clawweb.consumers.chat.open_turn", broken)
+    browser = socket(alice)
+    await browser.connect()
+    await browser.send_json({"type": "send", "text": "hello", "client_id": "x1"})
+    answer = await browser.receive_json()
+    assert (answer["type"], answer["client_id"]) == ("error", "x1")
+    assert says in answer["message"]
+    monkeypatch.undo()
+    await browser.send_json({"type": "send", "text": "hello", "client_id": "x1"})
+    assert (await browser.receive_json())["type"] != "error"
+    await browser.disconnect()
 
 
 def socket(user: Any, origin: bytes = b"http://testserver") -> Browser:
