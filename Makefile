@@ -29,22 +29,30 @@ check: install  ## Lint, types, import contracts, missing migrations
 
 # As many units at once as there are cores; then what needs the one running system. What fails in one hides nothing of the next.
 # --dist load keeps the order that the tests come in: those that empty the database come last.
-UNITS = $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist load -m "not stack and not browser"
-SYSTEM = $(BIN)/python -m pytest -m "stack or browser"
-SERVICES = PYTHONPATH=. $(BIN)/python tests/services.py -m "db or queue" tests/clawweb
+AT_ONCE = -n logical --maxprocesses 8 --dist load
+UNITS = -m "not stack and not browser" $(AT_ONCE)
+SYSTEM = -m "stack or browser"
+PYTEST = $(BIN)/python -m pytest
+ON_SERVICES = PYTHONPATH=. $(BIN)/python tests/services.py
 .PHONY: test
 test: install  ## Everything that must hold: checks, units, the real servers, the browser
 	@$(BIN)/python tests/prepare.py
 	@$(MAKE) --no-print-directory check
 ifdef TESTS
-	$(BIN)/python -m pytest $(TESTS)
+	$(PYTEST) $(TESTS)
 else
-	@failed=; $(UNITS) || failed=1; $(SYSTEM) || failed=1; $(SERVICES) || failed=1; test -z "$$failed"
+	@failed=; $(PYTEST) $(UNITS) || failed=1; $(PYTEST) $(SYSTEM) || failed=1; \
+	$(ON_SERVICES) $(AT_ONCE) -m "db or queue" tests/clawweb || failed=1; test -z "$$failed"
 endif
 
 .PHONY: test-services
-test-services: install  ## The units on PostgreSQL and Redis, from the system's packages
-	PYTHONPATH=. $(BIN)/python tests/services.py $(or $(TESTS),tests/clawweb -m "not stack and not browser")
+test-services: install  ## Everything on PostgreSQL and Redis, from the system's packages; forty minutes
+	@$(BIN)/python tests/prepare.py
+ifdef TESTS
+	$(ON_SERVICES) $(TESTS)
+else
+	@failed=; $(ON_SERVICES) $(UNITS) || failed=1; $(ON_SERVICES) $(SYSTEM) || failed=1; test -z "$$failed"
+endif
 
 .PHONY: test-cluster
 test-cluster: install  ## Two web processes, three workers, two model servers; six minutes

@@ -1,7 +1,8 @@
 """The whole real system for tests: one start per session, through the code that users start it by.
 
 Its data folder and its ports are its own, so it runs beside a `make run`; the converted model is
-shared with it. `tests/conftest.py` imports the fixture.
+shared with it. On PostgreSQL and Redis where `tests/services.py` runs them, else on SQLite and the
+embedded Valkey. `tests/conftest.py` imports the fixture.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from itertools import count
 from pathlib import Path
 
+import psycopg
+import psycopg.sql
 import pytest
 
 from clawweb.config import ROOT, Config
@@ -39,6 +43,8 @@ QUICK = {
     "train_seconds": "30",
     "judge_seconds": "10",
 }
+
+_numbers = count(16)  # of Redis' databases; the units have the first
 
 
 class Stack:
@@ -65,6 +71,8 @@ class Stack:
 
     def launch(self, *options: str) -> subprocess.Popen[bytes]:
         """`manage.py up`, not waited for."""
+        if self.config.redis_url:
+            options = tuple(",".join(set(words.split(",")) - {"valkey"}) for words in options)
         with self.output.open("w") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "manage.py", "up", *options],
@@ -182,6 +190,7 @@ def new_stack(**settings: str) -> Stack:
         "port": str(port),
         "vllm_port": str(vllm_port),
         "base_model": str(shared_model()),
+        **services(var.name),
         **settings,
     }
     env = {name: value for name, value in os.environ.items() if not name.startswith("CLAWWEB_")}
@@ -204,6 +213,22 @@ def started(own: Stack, *arguments: str) -> Iterator[Stack]:
     finally:
         own.stop()
         shutil.rmtree(own.var, ignore_errors=True)
+
+
+def services(name: str) -> dict[str, str]:
+    """A database and a Redis of this stack's own, where tests/services.py runs the servers."""
+    server = os.environ.get("TESTS_DATABASE_URL")
+    if not server:
+        return {}
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(
+            psycopg.sql.SQL("CREATE DATABASE {}").format(psycopg.sql.Identifier(name))
+        )
+    number = next(_numbers)
+    return {
+        "database_url": f"{server.rpartition('/')[0]}/{name}",
+        "redis_url": f"{os.environ['TESTS_REDIS_URL']}/{number}",
+    }
 
 
 @pytest.fixture(scope="session")

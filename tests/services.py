@@ -1,7 +1,9 @@
 """PostgreSQL and Redis from the system's packages, and tests that run on them.
 
-    make test-services                        # the units
-    make test-services TESTS=tests/loop       # others
+    make test-services                        # all of them
+    make test-services TESTS=tests/loop       # some
+
+Each process of units and each real stack has databases of its own there.
 
 Both servers live in a folder of their own and end with the tests.
 """
@@ -19,6 +21,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from redis import Redis, RedisError
 
 from tests.prepare import install, missing
 from tests.realstack import free_ports
@@ -64,15 +68,27 @@ def postgres(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def redis(folder: Path) -> Iterator[str]:
-    path, log = folder / "redis.sock", folder / "log"
-    options = ["--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(folder)]
-    server = subprocess.Popen(["redis-server", *options], stdout=log.open("w"))
+    """Its address without the number of a database: each who uses it takes one."""
+    (port,), password, log = free_ports(1), secrets.token_hex(8), folder / "log"
+    options = ["--port", str(port), "--bind", "127.0.0.1", "--requirepass", password, "--save", ""]
+    options += ["--databases", "64"]
+    server = subprocess.Popen(
+        ["redis-server", *options, "--dir", str(folder)], stdout=log.open("w")
+    )
+    url = f"redis://:{password}@127.0.0.1:{port}"
     try:
-        wait_for(path.exists, log)
-        yield f"unix://{path}"
+        wait_for(lambda: answers(url), log)
+        yield url
     finally:
         server.terminate()
         server.wait(START_SECONDS)
+
+
+def answers(url: str) -> bool:
+    try:
+        return bool(Redis.from_url(url).ping())
+    except RedisError:
+        return False
 
 
 def wait_for(is_ready: Callable[[], bool], log: Path) -> None:
@@ -99,7 +115,9 @@ def main(arguments: Sequence[str]) -> int:
             "TESTS_REDIS_URL": stack.enter_context(redis(folders[1])),
         }
         # The cluster ends with us. Threads that keep their connections would not let go of it.
-        command = [sys.executable, "-m", "pytest", "--reuse-db", *arguments]
+        # One that a thread of a test's event loop had is found when that thread is long gone.
+        quiet = ["-W", "ignore:<psycopg.Connection object:ResourceWarning"]
+        command = [sys.executable, "-m", "pytest", "--reuse-db", *quiet, *arguments]
         return subprocess.run(command, env=env, check=False).returncode
 
 

@@ -54,7 +54,7 @@ def kill_the_web_server(context: BrowserContext, page: Page, demo: Demo) -> Page
 
 
 def cut_valkeys_connections(context: BrowserContext, page: Page, demo: Demo) -> Page:
-    with Redis(unix_socket_path=str(demo.stack.var / "run" / "valkey.sock")) as client:
+    with Redis.from_url(demo.stack.config.redis) as client:
         client.client_kill_filter(_type="normal", skipme=True)
         client.client_kill_filter(_type="pubsub", skipme=True)
     return page

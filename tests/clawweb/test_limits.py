@@ -23,6 +23,7 @@ from clawweb.models import ApiKey, Turn, User
 from clawweb.orm import in_db
 from clawweb.services import accounts
 from tests.generating import generating
+from tests.judging import Setting
 
 pytestmark = [pytest.mark.queue, pytest.mark.usefixtures("valkey_server")]
 wire = pytest.mark.django_db(transaction=True, serialized_rollback=True)
@@ -208,11 +209,10 @@ def test_threads_that_ask_at_once_get_exactly_the_limit() -> None:
 
 
 def test_without_valkey_nothing_is_limited_and_that_is_said_once(
-    monkeypatch: Any, caplog: Any
+    setting: Setting, monkeypatch: Any, caplog: Any
 ) -> None:
-    broken = limits._Store()
-    broken.client.connection_pool.connection_kwargs["path"] = "/nowhere/valkey.sock"
-    monkeypatch.setattr(limits, "_STORE", broken)
+    setting(redis_url="unix:///nowhere/valkey.sock")
+    monkeypatch.setattr(limits, "_STORE", limits._Store())
     monkeypatch.setattr(limits, "DOWN_SECONDS", 0)
     key = key_with(requests_per_minute=1, tokens_per_minute=1, concurrent=1)
     for _ in range(3):

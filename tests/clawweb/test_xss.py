@@ -27,6 +27,7 @@ from clawweb.models import (
     Turn,
     User,
 )
+from clawweb.records import storable
 from clawweb.services import accounts, audit, feedback, housekeeping, jobs
 from clawweb.services.imports import Import, batches
 from tests.clawweb.access_table import ELSEWHERE, TABLE, World
@@ -172,7 +173,7 @@ def test_no_table_of_the_admins_runs_it(client: Client, world: World) -> None:
 def test_searches_and_names_from_outside_are_text(client: Client, world: World) -> None:
     client.force_login(world.people["owner"])  # type: ignore[arg-type]
     for first in range(0, len(PAYLOADS), 9):
-        payload = "".join(PAYLOADS[first : first + 9])
+        payload = storable("".join(PAYLOADS[first : first + 9]))  # as asgi.py takes it in
         for path in ("/parts/sessions/", "/sessions/", "/jobs/", "/agent/"):
             data = {"q": payload, "page": payload, "turn": payload, "current": payload}
             html = client.get(path, data).content.decode()
@@ -182,16 +183,15 @@ def test_searches_and_names_from_outside_are_text(client: Client, world: World) 
 
 
 def test_imported_records_are_text(client: Client, alice: User) -> None:
-    text = ALL.replace("\x00", "")
     line = {
         "session_id": PAYLOADS[0],
         "turn": 1,
         "timestamp": "2026-01-01T00:00:00Z",
-        "messages": [{"role": "user", "content": text}],
-        "prompt_text": text,
-        "response_text": text,
+        "messages": [{"role": "user", "content": ALL}],
+        "prompt_text": ALL,
+        "response_text": ALL,
         "tool_calls": None,
-        "next_state": {"role": "user", "content": text},
+        "next_state": {"role": "user", "content": ALL},
     }
     taken = Import(alice)
     for lines in batches(enumerate([json.dumps(line).encode()], 1)):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
+from clawweb.records import storable
+
 MARK = "xss7"
 # After OWASP's filter evasion cheat sheet: out of text, attribute, URL, comment, script and style
 PAYLOADS = (
@@ -47,7 +49,7 @@ PAYLOADS = (
 RUNNING = {"style", "srcdoc", "formaction"}
 LOADING = {"src", "data", "action", "http-equiv", "content", "srcset", "poster"}
 TAKING_OVER = ("base", "object", "embed", "iframe", "math", "frame")
-ALL = "\n\n".join(PAYLOADS)
+ALL = storable("\n\n".join(PAYLOADS))  # as rows hold it
 
 
 def live_in(html: str) -> list[str]:

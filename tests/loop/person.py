@@ -10,7 +10,10 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
+from psycopg.rows import dict_row
+from psycopg.types.string import TextLoader
 
 from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
@@ -138,13 +141,18 @@ class Person:
 
 
 def rows(stack: Stack, table: str, **match: Any) -> list[dict[str, Any]]:
-    where = " AND ".join(f"{name} = ?" for name in match) or "1"
+    where = " AND ".join(f"{name} = ?" for name in match) or "true"
     sql = f"SELECT * FROM clawweb_{table} WHERE {where} ORDER BY id"
     return query(stack, sql, *match.values())
 
 
 def query(stack: Stack, sql: str, *values: Any) -> list[dict[str, Any]]:
-    """Of the stack's own database, read alone."""
+    """Of the stack's own database, read alone; JSON and times as their texts, times as UTC."""
+    if url := stack.config.database_url:
+        with psycopg.connect(url, row_factory=dict_row, options="-c timezone=UTC") as connection:
+            for kind in ("jsonb", "timestamptz"):
+                connection.adapters.register_loader(kind, TextLoader)
+            return connection.execute(sql.replace("?", "%s"), values or None).fetchall()
     path = stack.config.var / "clawweb.sqlite3"
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)) as database:
         database.row_factory = sqlite3.Row

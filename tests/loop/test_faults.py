@@ -158,6 +158,8 @@ def test_a_killed_trainer_is_succeeded_by_another_and_nothing_trains_twice(stack
 
 
 def test_without_valkey_ratings_are_saved_and_work_resumes_by_itself(stack: Stack) -> None:
+    if stack.config.redis_url:
+        pytest.skip("this Redis is not ours to stop")
     with person(stack, "fault-dave") as dave:
         turns = [dave.ask("What is gravity?", seed=i, max_tokens=4) for i in range(8)]
         for turn in turns[:6]:

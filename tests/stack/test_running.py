@@ -49,6 +49,8 @@ def test_the_pages_and_the_model_answer(stack: Stack) -> None:
 
 
 def test_the_queue_is_a_private_socket_and_no_port(stack: Stack) -> None:
+    if stack.config.redis_url:
+        pytest.skip("this Redis is not ours to guard")
     path = stack.var / "run" / "valkey.sock"
     assert path.is_socket()
     assert path.stat().st_mode & 0o777 == 0o700
