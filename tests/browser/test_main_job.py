@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import zipfile
 from datetime import UTC, datetime
 from typing import Any
 
@@ -101,6 +102,7 @@ def test_eight_thumbs_down_become_a_version_that_answers(
     expect(page.locator(".turn").last.locator(".version")).to_have_text("base model")
     replay(page)
     try_half_of_the_chat(page)
+    make_live_and_take_along(page)
 
 
 def watch_the_chart_move(page: Page, address: str) -> None:
@@ -199,13 +201,22 @@ def roll_back(page: Page, stack: Stack) -> float:
 
 
 def replay(page: Page) -> None:
-    """In the inspector v1 answers what the base model has answered, beside it."""
+    """In the inspector v1 answers what the base model has answered, beside it; and a reply that it
+    learned from shows what the note changed in each word."""
     page.goto(page.url.replace("/chat/", "/sessions/"))
     page.get_by_label("Answer again with").select_option("agent@v1")
     page.get_by_role("button", name="Ask", exact=True).press("Enter")
     beside = page.locator(".beside")
     expect(beside.get_by_role("heading", name="v1 asked again")).to_be_visible()
     expect(beside.locator(".words").nth(1)).not_to_be_empty(timeout=REPLY)
+    page.get_by_role("link", name="Sessions", exact=True).click()
+    page.get_by_role("link", name=QUESTIONS[0]).click()
+    turn = page.get_by_role("article").first
+    expect(turn.get_by_role("group", name="Samples")).to_contain_text("Job 1 → v1")
+    turn.get_by_role("button", name="What your note changed").press("Enter")
+    expect(
+        turn.locator(".heat > span[class*=less], .heat > span[class*=more]").first
+    ).to_be_visible()
 
 
 def try_half_of_the_chat(page: Page) -> None:
@@ -229,6 +240,20 @@ def try_half_of_the_chat(page: Page) -> None:
     page.goto("/adapters/")
     page.get_by_role("button", name="Stop the trial").click()
     expect(page.get_by_role("heading", name="On trial")).to_have_count(0)
+
+
+def make_live_and_take_along(page: Page) -> None:
+    """What answers can be taken along, and has no way to be deleted."""
+    page.get_by_role("button", name="Make live: version 1").press("Enter")
+    expect(page.get_by_text("Version 1 answers now.").first).to_be_visible()
+    expect(page.get_by_role("button", name="Delete version 1")).to_have_count(0)
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download version 1").press("Enter")
+    with zipfile.ZipFile(download.value.path()) as archive:
+        assert archive.getinfo("adapter_model.safetensors").file_size > 100_000
+    page.goto("/jobs/")
+    machinery = page.get_by_role("region", name="The machinery")
+    expect(machinery).to_contain_text("Model server: answers")
 
 
 def test_a_reload_in_mid_answer_loses_nothing(visit: Visit) -> None:

@@ -1,5 +1,5 @@
 """The page of versions by keyboard, without a model: what each is, why one was refused, its
-ZIP, and what stands in the way of a deletion. `test_main_job.py` deletes in earnest."""
+ZIP, and what stands in the way of a deletion. `test_main_job.py` goes back and forth in earnest."""
 
 from __future__ import annotations
 
