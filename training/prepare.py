@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jinja2 import TemplateError
+
 from rollouts.hints import demonstrated_messages, hinted_messages, joined, prompted_messages
 from rollouts.types import Sample
 from training.advantages import Baseline, reward_advantage
@@ -16,7 +18,7 @@ NO_LOGPROBS = "no_logprobs"  # trains by reward, but what it was sampled with is
 GREEDY = "greedy"  # trains by reward, but was not drawn from a distribution
 TOO_LONG = "too_long"
 STALE = "stale"  # answered by a version too far behind
-HINT_NO_EFFECT = "hint_no_effect"  # the base answers the same with the hint as without
+HINT_NO_EFFECT = "hint_no_effect"  # the base answers the same with it, or has no place for it
 TEMPLATE_CHANGED = "template_changed"  # the prompt renders to other ids than were sampled from
 
 
@@ -40,14 +42,14 @@ def _item(base: Base, sample: Sample, config: TrainConfig, baseline: Baseline) -
     reason = _reason_against(sample, config)
     if reason is not None:
         return reason
-    sampled_from = base.render(
-        prompted_messages(sample.messages, sample.prompted_hints), sample.tools
-    )
-    if sample.template_hash != base.template_hash or sampled_from != tuple(sample.prompt_ids):
+    if not _renders_as_sampled(base, sample):
         return TEMPLATE_CHANGED
     prompt_ids = plain_prompt_ids(base, sample)
     distilled = sample.is_hinted and config.distils
-    teacher_prompts = _teacher_prompts(base, sample, config) if distilled else [prompt_ids]
+    try:
+        teacher_prompts = _teacher_prompts(base, sample, config) if distilled else [prompt_ids]
+    except (ValueError, TemplateError):  # nothing a user said, or nothing that the template takes
+        return HINT_NO_EFFECT
     has_logprobs = _without_logprobs(sample) is None
     advantage = None
     if (not distilled or config.method == "combine") and (has_logprobs or config.is_kto):
@@ -68,6 +70,16 @@ def _item(base: Base, sample: Sample, config: TrainConfig, baseline: Baseline) -
         version_age=sample.version_age,
     )
     return TOO_LONG if item.length > config.max_tokens else item
+
+
+def _renders_as_sampled(base: Base, sample: Sample) -> bool:
+    if sample.template_hash != base.template_hash:
+        return False  # and the other template may refuse what this one took
+    try:
+        messages = prompted_messages(sample.messages, sample.prompted_hints)
+        return base.render(messages, sample.tools) == tuple(sample.prompt_ids)
+    except (ValueError, TemplateError):
+        return False
 
 
 def plain_prompt_ids(base: Base, sample: Sample) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from training.base import Base, load_base
 from training.batching import Item
 from training.config import TrainConfig
 from training.prepare import prepare
+from training.tiny import TEMPLATE
 
 THUMB_ONLY = {"hint": None}
 
@@ -87,6 +88,29 @@ def test_response_ids_are_taken_verbatim_up_to_the_cap(base: Base) -> None:
     assert item.response_ids == tuple(sample.response_ids[:5])
     assert item.rollout_logprobs is not None
     assert len(item.rollout_logprobs) == 5
+
+
+def test_a_hint_without_a_user_message_to_hang_on_drops_its_sample_alone(base: Base) -> None:
+    said = [Message(role="system", content="Say something.")]
+    odd = make_sample(base, 1, messages=said, prompt_ids=base.render(said))
+    items, dropped = prepare(base, [odd, make_sample(base, 2)], TrainConfig(), baseline=Baseline())
+    assert ([item.sample_id for item in items], dropped) == ([2], {1: "hint_no_effect"})
+
+
+def test_what_another_template_took_and_this_one_refuses_is_dropped_alone(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    strict = tmp_path / "strict.jinja"
+    refusal = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no') }}{% endif %}"
+    strict.write_text(refusal + TEMPLATE)
+    base = load_base(tiny_folder, device="cpu", chat_template=strict)
+    asked = [Message(role="system", content="Be kind."), Message(role="user", content="Hello")]
+    of_the_old = make_sample(base, 1, messages=asked, template_hash="another")
+    of_this = make_sample(base, 2, messages=asked)
+    samples = [of_the_old, of_this, make_sample(base, 3)]
+    items, dropped = prepare(base, samples, TrainConfig(), baseline=Baseline())
+    assert [item.sample_id for item in items] == [3]
+    assert dropped == {1: "template_changed", 2: "template_changed"}
 
 
 # Replies that were sampled with hints in their prompt
