@@ -12,14 +12,13 @@ from django.db.models import Max, QuerySet
 
 from clawweb.models import (
     OPEN_SAMPLE,
-    AdapterVersion,
     Consent,
     FeedbackReason,
     SampleState,
     TrainingSample,
     User,
 )
-from clawweb.selectors.learning import BULKY_OF_TURN, live_adapter
+from clawweb.selectors.learning import BULKY_OF_TURN, line_of, live_adapter
 
 MOST_PROMPTED = 4  # as many as the gate lets a perfect student follow at once
 MOST_CHARACTERS = 1000  # of all together: the conversation needs its room
@@ -83,14 +82,7 @@ def learned_samples(user: User) -> QuerySet[TrainingSample]:
 
 def live_line(user: User) -> list[int]:
     """The live version and those it was trained from: what they learned, the agent knows."""
-    parents = dict(AdapterVersion.objects.filter(user=user).values_list("pk", "parent_id"))
-    live = live_adapter(user)
-    at = live.pk if live else None
-    line: list[int] = []
-    while at is not None:
-        line.append(at)
-        at = parents.get(at)
-    return line
+    return [row.pk for row in line_of(live_adapter(user))]
 
 
 def contradicted_by_newer(samples: Iterable[TrainingSample]) -> set[int]:

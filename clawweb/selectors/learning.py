@@ -55,8 +55,8 @@ def live_adapter(user: User) -> AdapterVersion | None:
 
 
 def trained_on_from(live: AdapterVersion | None) -> AdapterVersion | None:
-    """Where a job begins: the live version; the base model where that one belongs to another base,
-    or is of a higher rank than is served now."""
+    """Where a job begins, and what answers: the live version; the base model where that one belongs
+    to another base, or is of a higher rank than is served now."""
     if live is None or live.base_hash != base_hash() or live.rank > config().lora_rank:
         return None
     return live
@@ -89,12 +89,23 @@ def settled_samples(*, held_back: bool) -> QuerySet[TrainingSample]:
     )
 
 
-def versions_behind(live: AdapterVersion | None, turn: Turn) -> int:
-    """How many versions have gone live after the one that wrote the reply, up to `live`."""
-    if live is None:
-        return 0
-    since = AdapterVersion.objects.filter(user=live.user_id, live_at__isnull=False)
-    return since.filter(version__gt=turn.version, version__lte=live.version).count()
+def line_of(version: AdapterVersion | None) -> list[AdapterVersion]:
+    """The version and those it was trained from, newest first; of None nothing."""
+    if version is None:
+        return []
+    rows = {row.pk: row for row in AdapterVersion.objects.filter(user=version.user_id)}
+    at, line = rows.get(version.pk), []
+    while at is not None:
+        line.append(at)
+        at = rows.get(at.parent_id) if at.parent_id else None
+    return line
+
+
+def versions_behind(version: AdapterVersion | None, turn: Turn) -> int:
+    """How many of the version's line have gone live after the one that wrote the reply. What was
+    rolled back or erased on the way is not of it, and makes no reply older."""
+    line = line_of(version)
+    return sum(row.live_at is not None and row.version > turn.version for row in line)
 
 
 def newest_sample(turn: Turn) -> TrainingSample | None:
@@ -172,15 +183,17 @@ def _receipt_words(sample: TrainingSample, state: str, count: dict[str, int] | N
 def agent_status(user: User) -> dict[str, Any]:
     """The header's chip: which version answers and how far the next training is."""
     live = live_adapter(user)
+    answers = trained_on_from(live)
     job = TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).first()
     return {
-        "version": live.version if live else 0,
-        "adapter": live.name if live else None,
+        "version": answers.version if answers else 0,
+        "adapter": answers.name if answers else None,
+        "stands_aside": live.version if live and not answers else None,
         "have": ready_samples(user).count(),
         "need": config().batch,
         "paused": user.learning_paused,
         "held_up": full_for_training(user),
-        "struggles": struggles(user, live),
+        "struggles": struggles(user, answers),
         "job": job_json(job) if job else None,
     }
 

@@ -28,19 +28,12 @@ from clawweb.selectors.chat import (
     shape_of,
 )
 from clawweb.selectors.hints import hints_to_prompt
-from clawweb.selectors.learning import live_adapter, policy_of
+from clawweb.selectors.learning import live_adapter, policy_of, trained_on_from
 from clawweb.selectors.placing import history_hash
 from clawweb.selectors.trials import trial_for
 from clawweb.services import judgements, quotas, waiting
 from clawweb.services.errors import ServiceError
-from rollouts.types import (
-    PLAIN,
-    Message,
-    Policy,
-    ReplyShape,
-    Rollout,
-    SamplingParams,
-)
+from rollouts.types import PLAIN, Message, Policy, ReplyShape, Rollout, SamplingParams
 
 log = logging.getLogger(__name__)
 
@@ -253,7 +246,8 @@ def _chosen(turn: Turn, base_hash: str) -> tuple[AdapterVersion | None, str]:
     else:
         trial = trial_for(turn, base_hash=base_hash)
         turn.trial = trial is not None
-        wanted = trial or live_adapter(user)
+        # Base in its own name, and its replies train: else nobody got a version of the new base.
+        wanted = trial or trained_on_from(live_adapter(user))
     if wanted is not None and wanted.base_hash != base_hash:
         return None, sentences.OTHER_BASE
     return wanted, ""

@@ -120,6 +120,7 @@ def _erase_rows(user: User) -> None:
         note="",
         live_before=[],
         pinned=False,
+        live_at=None,  # else ratings would be kept aside for a gate with nothing to compare
         forgot_at=None,
         rolled_back_at=None,
     )

@@ -156,8 +156,7 @@ def claim_job(public_id: str) -> TrainingJob | None:
 def _claim_samples(job: TrainingJob) -> None:
     """All ready samples, oldest first, at most 64; those that may not train are dropped with the
     reason."""
-    live = live_adapter(job.user)
-    job.parent = trained_on_from(live)
+    job.parent = trained_on_from(live_adapter(job.user))
     job.save(update_fields=["parent"])
     ready = ready_samples(job.user).select_related("turn", "user", "feedback")
     samples = list(ready[:MAX_SAMPLES])
@@ -166,7 +165,7 @@ def _claim_samples(job: TrainingJob) -> None:
         mine = TrainingSample.objects.filter(pk=sample.pk, state=SampleState.READY)
         if job.user.consent != Consent.TRAIN:
             mine.update(state=SampleState.DROPPED, drop_reason=DropReason.CONSENT)
-        elif versions_behind(live, sample.turn) > MAX_VERSION_AGE:
+        elif versions_behind(job.parent, sample.turn) > MAX_VERSION_AGE:
             mine.update(state=SampleState.DROPPED, drop_reason=DropReason.STALE)
         elif sample.pk in contradicted:
             mine.update(state=SampleState.SUPERSEDED)

@@ -171,9 +171,9 @@ def test_the_live_version_answers_and_the_turn_names_it(alice):
     assert (policy.adapter, turn.fallback, turn.adapter, turn.version) == (live.name, "", live, 2)
 
 
-def test_a_version_of_another_base_model_does_not_answer_and_it_is_said(alice):
+def test_a_version_of_another_base_model_that_was_asked_for_does_not_answer_and_it_is_said(alice):
     make_adapter(alice, 1, "live", base_hash="of an older model")
-    open_turn(sessions.open_session(user=alice))
+    open_turn(sessions.open_session(user=alice), asked="agent@v1")
     turn, policy = chat.claim_turn(next_turns(room=1)[0], base_hash="of the new model")
     turn.refresh_from_db()
     assert policy == BASE

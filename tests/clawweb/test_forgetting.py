@@ -271,6 +271,14 @@ def test_everything_is_erased_and_nothing_of_others(
     assert TrainingSample.objects.filter(user=bob).count() == 1
 
 
+def test_after_it_no_rating_is_kept_aside_for_a_version_that_is_gone(
+    line: Any, alice: User
+) -> None:
+    erase_learning(alice)
+    rated(alice, 8)
+    assert not TrainingSample.objects.filter(user=alice, held_back=True).exists()
+
+
 def test_a_worker_that_still_trains_finds_no_row(alice: User) -> None:
     rated(alice, 1)
     job = claimed_job(alice)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from django.utils import timezone
 
 from clawweb import training_run
+from clawweb.config import config
 from clawweb.models import (
     AdapterState,
     ChatSession,
@@ -299,12 +301,13 @@ async def test_the_conversation_that_goes_on_has_no_hints_in_it(
 async def test_base_in_the_agents_place_is_not_told_and_the_row_says_so(
     eager, engine, valkey_server, asked
 ):
-    await in_db(make_adapter, eager, 1, "live", base_hash="another base")
+    live = await in_db(make_adapter, eager, 1, "live")
+    shutil.rmtree(config().var / live.path)
     await in_db(lambda: down(make_turn(eager)))
     row = await answered(eager)
-    assert "base model has changed" in row.fallback
+    assert "could not be loaded" in row.fallback
     assert row.prompted_hints == []
-    assert asked[0][-1]["content"] == "why?"
+    assert asked[-1][-1]["content"] == "why?"
 
 
 @generator

@@ -8,10 +8,18 @@ import pytest
 from django.utils import timezone
 
 from clawweb.config import config
-from clawweb.models import JobSample, JobState, SampleState, TrainingJob, TrainingSample
-from clawweb.selectors.learning import job_json, metric_points, receipt
-from clawweb.services import jobs
+from clawweb.engine import base_hash
+from clawweb.models import JobSample, JobState, SampleState, TrainingJob, TrainingSample, Turn
+from clawweb.selectors.learning import (
+    agent_status,
+    job_json,
+    metric_points,
+    receipt,
+    versions_behind,
+)
+from clawweb.services import chat, jobs, sessions
 from clawweb.services.errors import AlreadyTraining, LeaseLost, NothingReady
+from rollouts.types import BASE, Message
 from tests.factories import claimed_job, down, make_adapter, make_turn, rated, up
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
@@ -183,9 +191,9 @@ def test_a_lock_is_looked_at_again_at_the_claim(alice):
 
 
 def test_replies_of_a_version_more_than_three_behind_are_stale(alice):
-    for version in (1, 2, 3, 4):
-        make_adapter(alice, version)
-    make_adapter(alice, 5, "live")
+    parent = None
+    for version in (1, 2, 3, 4, 5):
+        parent = make_adapter(alice, version, "live" if version == 5 else "standby", parent=parent)
     old, young = make_turn(alice, version=1), make_turn(alice, version=2)
     down(old)
     down(young)
@@ -201,6 +209,40 @@ def test_refused_versions_do_not_make_a_reply_older(alice):
     turn = make_turn(alice, version=0)
     down(turn)
     assert [s.turn for s in jobs.samples_of(claimed_job(alice))] == [turn]
+
+
+def test_versions_that_were_left_do_not_make_a_reply_older(alice):
+    for version in (1, 2, 3, 4, 5):  # each rolled back, the sixth begins at the base model
+        make_adapter(alice, version)
+    live = make_adapter(alice, 6, "live")
+    turn = make_turn(alice, version=0)
+    down(turn)
+    assert [s.turn for s in jobs.samples_of(claimed_job(alice))] == [turn]
+    assert versions_behind(live, turn) == 1
+
+
+@pytest.mark.parametrize("misfit", [{"base_hash": "another base"}, {"rank": 1024}])
+def test_where_the_version_does_not_fit_the_model_base_replies_train(alice, misfit):
+    parent = None
+    for version in (1, 2, 3, 4, 5):
+        state = "live" if version == 5 else "standby"
+        parent = make_adapter(alice, version, state, parent=parent, **misfit)
+    opened = chat.open_turn(
+        session=sessions.open_session(user=alice),
+        parent=None,
+        messages=[Message(role="user", content="q")],
+    )
+    turn, policy = chat.claim_turn(opened.public_id, base_hash=base_hash())
+    Turn.objects.filter(pk=turn.pk).update(
+        state="complete", reply="r", prompt_ids=[1], response_ids=[2], logprobs=[-1.0]
+    )
+    turn.refresh_from_db()
+    status = agent_status(alice)
+    assert (policy, turn.fallback) == (BASE, "")
+    assert (status["version"], status["stands_aside"]) == (0, 5)
+    down(turn)
+    job = claimed_job(alice)
+    assert (job.parent, [s.turn for s in jobs.samples_of(job)]) == (None, [turn])
 
 
 def test_the_newest_of_contradicting_reasons_wins(alice):
