@@ -259,6 +259,7 @@ def sample_for(row: TrainingSample, parent: AdapterVersion | None) -> Sample:
         other_hints=tuple(defuse(hint, controls) for hint in row.other_hints),
         prompted_hints=tuple(defuse(hint, controls) for hint in turn.prompted_hints),
         tools=defused_json(turn.tools, controls),
+        at=turn.started_at,
         version_age=versions_behind(parent, turn),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NotRequired, TypedDict
 
 
@@ -152,6 +153,7 @@ class Sample:
     prompted_hints: Sequence[str] = ()  # stood in the prompt; defused, as `hint` is
     tools: Sequence[dict[str, Any]] = ()  # stood in the prompt; defused, too
     demonstrations: Sequence[Demonstration] = ()  # the teacher sees them before the question
+    at: datetime | None = None  # when it was asked (aware): templates may print the date
     version_age: int = 0  # versions between the one that answered and the parent being trained
 
     @property

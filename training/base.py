@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +51,20 @@ class Base:
         return (int(stated),) if isinstance(stated, int) else tuple(int(i) for i in stated)
 
     def render(
-        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, Any]] = (),
+        at: datetime | None = None,
     ) -> tuple[int, ...]:
-        """Prompt ids of `messages`, ending where the reply begins; as vLLM renders a chat."""
+        """Prompt ids of `messages`, ending where the reply begins; as vLLM renders a chat, and as
+        it did `at` that time (aware; None = now): templates print the date in local time."""
+        clock = {} if at is None else {"strftime_now": at.astimezone().strftime}
         text = self.tokenizer.apply_chat_template(
             template_messages(messages),
             tools=list(tools) or None,
             add_generation_prompt=True,
             tokenize=False,
+            **clock,
         )
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 

@@ -77,7 +77,7 @@ def _renders_as_sampled(base: Base, sample: Sample) -> bool:
         return False  # and the other template may refuse what this one took
     try:
         messages = prompted_messages(sample.messages, sample.prompted_hints)
-        return base.render(messages, sample.tools) == tuple(sample.prompt_ids)
+        return base.render(messages, sample.tools, sample.at) == tuple(sample.prompt_ids)
     except (ValueError, TemplateError):
         return False
 
@@ -86,7 +86,7 @@ def plain_prompt_ids(base: Base, sample: Sample) -> tuple[int, ...]:
     """The prompt without hints: what a version must answer well, whatever stood there before."""
     if not sample.prompted_hints:
         return tuple(sample.prompt_ids)
-    return base.render(sample.messages, sample.tools)
+    return base.render(sample.messages, sample.tools, sample.at)
 
 
 def _teacher_prompts(base: Base, sample: Sample, config: TrainConfig) -> list[tuple[int, ...]]:
@@ -101,10 +101,10 @@ def _teacher_prompt(
     """The prompt under the hint, after the demonstrations if there is room for them."""
     hinted = hinted_messages(sample.messages, hint=hint, correction=sample.correction)
     shown = demonstrated_messages(hinted, sample.demonstrations, hint=hint)
-    prompt_ids = base.render(shown, sample.tools)
+    prompt_ids = base.render(shown, sample.tools, sample.at)
     reply = max(len(sample.response_ids[: config.rated_tokens]), config.reanswer_tokens)
     if sample.demonstrations and len(prompt_ids) + reply > config.max_tokens:
-        return base.render(hinted, sample.tools)
+        return base.render(hinted, sample.tools, sample.at)
     return prompt_ids
 
 

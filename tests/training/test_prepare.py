@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,20 @@ def test_what_another_template_took_and_this_one_refuses_is_dropped_alone(
     items, dropped = prepare(base, samples, TrainConfig(), baseline=Baseline())
     assert [item.sample_id for item in items] == [3]
     assert dropped == {1: "template_changed", 2: "template_changed"}
+
+
+def test_a_template_that_prints_the_date_prints_that_of_the_reply(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    dated = tmp_path / "dated.jinja"
+    dated.write_text("Today is {{ strftime_now('%d %b %Y') }}.\n" + TEMPLATE)
+    base = load_base(tiny_folder, device="cpu", chat_template=dated)
+    at = datetime(2020, 2, 1, 12, tzinfo=UTC)
+    then = make_sample(base, 1, at=at)
+    then = dataclasses.replace(then, prompt_ids=base.render(then.messages, at=at))
+    item = only_item(base, then)
+    assert base.tokenizer.decode(item.prompt_ids).startswith("Today is 01 Feb 2020.")
+    assert base.tokenizer.decode(item.teacher_prompt_ids).startswith("Today is 01 Feb 2020.")
 
 
 # Replies that were sampled with hints in their prompt
