@@ -10,15 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from safetensors import safe_open
+
 from clawweb.config import ROOT, Config
 
 VALKEY_MEMORY = "256mb"
 SERVED_NAME = "base"
+LLAMAS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 MOST_IN_A_MESSAGE = 1024 * 1024  # bytes, of a websocket; a chat message has at most 100,000 letters
-# The layers that adapters may have. Without the list vLLM also adapts lm_head, and there a request
-# for prompt log-probs (the probe's) in one batch with another ends the server: 0.32's
-# add_lora_logits takes one row per request. It costs speed, too; our adapters never have it.
-ADAPTED = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +93,7 @@ def vllm(config: Config) -> Part:
     else:
         options["--block-size"] = "32"  # the default of 128 never caches a short prompt
     flags = ["--enable-lora", "--enable-auto-tool-choice", "--disable-uvicorn-access-log"]
-    flags += ["--lora-target-modules", *ADAPTED]
+    flags += ["--lora-target-modules", *adapted(config.model_folder)]
     module = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     return Part(
         name="vllm",
@@ -102,6 +101,22 @@ def vllm(config: Config) -> Part:
         environment=vllm_environment(config, gpu=gpu),
         seconds_to_ready=600,
     )
+
+
+def adapted(folder: Path) -> list[str]:
+    """The layers that adapters may have: the matrices of the model's blocks, as the trainer adapts.
+
+    Without the list vLLM also adapts lm_head, and there a request for prompt log-probs (the
+    probe's) in one batch with another ends the server: 0.32's add_lora_logits takes one row per
+    request. It costs speed, too; our adapters never have it.
+    """
+    names = set()
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, framework="numpy") as file:
+            blocks = [key for key in file.keys() if ".layers." in key and key.endswith(".weight")]  # noqa: SIM118  # no mapping
+            found = [key for key in blocks if len(file.get_slice(key).get_shape()) == 2]
+        names |= {key.split(".")[-2] for key in found}
+    return sorted(names or LLAMAS)  # a folder that is not there yet names none
 
 
 def vllm_environment(config: Config, *, gpu: bool) -> dict[str, str]:

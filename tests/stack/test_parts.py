@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from clawweb import generator
 from clawweb.config import Config
@@ -42,6 +44,22 @@ def test_vllms_rank_and_context_are_those_in_use(tmp_path: Path) -> None:
     command = parts.vllm(settings(tmp_path, lora_rank=16, context_tokens=512)).command
     assert command[command.index("--max-lora-rank") + 1] == "16"
     assert command[command.index("--max-model-len") + 1] == "512"
+
+
+def test_vllm_adapts_the_layers_that_the_trainer_does(tmp_path: Path) -> None:
+    """Also where they have names of their own, as Phi-3's; norms and the output layer stay out."""
+    matrix, vector = np.zeros((2, 2), np.float32), np.zeros(2, np.float32)
+    tensors = {
+        "model.embed_tokens.weight": matrix,
+        "lm_head.weight": matrix,
+        "model.layers.0.input_layernorm.weight": vector,
+        "model.layers.0.self_attn.qkv_proj.weight": matrix,
+        "model.layers.0.mlp.gate_up_proj.weight": matrix,
+    }
+    save_file(tensors, tmp_path / "model.safetensors")
+    command = parts.vllm(settings(tmp_path, base_model=str(tmp_path))).command
+    given = command[command.index("--lora-target-modules") + 1 :]
+    assert given == ["gate_up_proj", "qkv_proj"]
 
 
 def test_forwarded_headers_are_believed_only_from_a_trusted_proxy(tmp_path: Path) -> None:
