@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from clawweb.models import (
     AdapterState,
+    Event,
     SampleState,
     TrainingSample,
     Turn,
@@ -23,7 +28,7 @@ from clawweb.selectors.agent import (
 from clawweb.selectors.complaints import complaints_of
 from clawweb.selectors.learning import agent_status, live_adapter
 from clawweb.selectors.notes import notes_of
-from clawweb.services import feedback, jobs
+from clawweb.services import feedback, jobs, retention
 from clawweb.services.accounts import pause_learning
 from clawweb.services.notes import take_back_note
 from tests.factories import down, make_adapter, make_turn, rated, up
@@ -234,3 +239,14 @@ def test_versions_of_another_installation_are_none_of_ours(alice: User) -> None:
 def test_the_base_model_offers_no_way_back(alice: User) -> None:
     rated(alice, 5)
     assert agent_status(alice)["struggles"] == 0
+
+
+def test_what_the_agents_history_tells_stays(alice: User, setting: Any) -> None:
+    version = make_adapter(alice, 1)
+    kinds = ["adapter_live", "adapter_rolled_back", "adapter_refused", "adapter_registered"]
+    for kind in kinds:
+        Event.objects.create(user=alice, kind=kind, adapter=version)
+    Event.objects.update(at=timezone.now() - timedelta(days=30))
+    setting(keep_events_days=7)
+    assert retention.apply()["events"] == 1
+    assert list(Event.objects.order_by("id").values_list("kind", flat=True)) == kinds[:3]

@@ -360,17 +360,6 @@ def test_each_table_goes_by_its_own_setting(old: Any, setting: Any, table: int) 
     assert left() == [1 if index == table else 2 for index in range(4)]
 
 
-def test_what_the_agents_history_tells_stays(alice: User, setting: Any) -> None:
-    version = make_adapter(alice, 1)
-    kinds = ["adapter_live", "adapter_rolled_back", "adapter_refused", "adapter_registered"]
-    for kind in kinds:
-        Event.objects.create(user=alice, kind=kind, adapter=version)
-    Event.objects.update(at=timezone.now() - timedelta(days=30))
-    setting(keep_events_days=7)
-    assert retention.apply()["events"] == 1
-    assert list(Event.objects.order_by("id").values_list("kind", flat=True)) == kinds[:3]
-
-
 def test_what_is_pinned_or_in_use_stays(alice: User, old: Any, setting: Any) -> None:
     setting(keep_chats_days=7)
     session = ChatSession.objects.filter(pk=old["session"])
