@@ -28,6 +28,7 @@ _OVERTAKEN = gettext_noop(
     "again."
 )
 _UNWANTED = gettext_noop("Your settings say not to train on your chats.")
+_CANCELLED = gettext_noop("It was cancelled.")
 
 
 class Unwelcome(Exception):
@@ -76,10 +77,12 @@ def _move_live(job: TrainingJob, child: AdapterVersion) -> None:
 
 def _live_for(job: TrainingJob) -> AdapterVersion | None:
     """The live version that the job's is to follow; Unwelcome when its user has meanwhile chosen
-    another one, or not to train."""
+    another one, not to train, or to cancel the job."""
     user = User.objects.select_for_update().get(pk=job.user_id)
     if user.consent != Consent.TRAIN:
         raise Unwelcome(_UNWANTED)
+    if TrainingJob.objects.filter(pk=job.pk, cancel_requested=True).exists():
+        raise Unwelcome(_CANCELLED)  # after the last look that the trainer took
     live = live_adapter(user)
     follows = trained_on_from(live)
     if (follows.pk if follows else None) != job.parent_id:

@@ -267,7 +267,7 @@ def sample_for(row: TrainingSample, parent: AdapterVersion | None) -> Sample:
 def _hints(job: TrainingJob) -> list[str]:
     """The user's different hints, newest first: what the versions so far were asked to become."""
     controls = tokenizer_controls()
-    rows = [*reversed(jobs.samples_of(job)), *learned_samples(job.user)[:200]]
+    rows = [*reversed(jobs.samples_of(job)), *learned_samples(job.parent)[:200]]
     return list(dict.fromkeys(defuse(hint, controls) for row in rows for hint in row.lessons))
 
 

@@ -12,6 +12,7 @@ from django.db.models import Max, QuerySet
 
 from clawweb.models import (
     OPEN_SAMPLE,
+    AdapterVersion,
     Consent,
     FeedbackReason,
     SampleState,
@@ -66,16 +67,15 @@ def unlearned_hints(user: User) -> list[str]:
     return list(dict.fromkeys(holding))
 
 
-def learned_samples(user: User) -> QuerySet[TrainingSample]:
-    """Feedback that versions have learned and that still holds, newest first: not replaced or taken
-    back, of no chat that is kept out, and of no version that was rolled back."""
+def learned_samples(version: AdapterVersion | None) -> QuerySet[TrainingSample]:
+    """Feedback that the version or one of its line has learned and that still holds, newest first:
+    not replaced or taken back, and of no chat that is kept out."""
     learned = TrainingSample.objects.filter(
-        user=user,
+        adapter__in=line_of(version),
         state=SampleState.TRAINED,
         replaced_by=None,
         turn__session__locked=False,
         turn__session__deleted_at=None,
-        adapter__rolled_back_at=None,
     )
     return learned.select_related("feedback", "turn").order_by("-id")
 

@@ -12,7 +12,7 @@ from clawweb.events import changed
 from clawweb.models import Event, JobState, SampleState, TrainingJob, TrainingSample
 from clawweb.services import audit
 from clawweb.services.errors import NothingToKeep
-from clawweb.services.jobs import held
+from clawweb.services.jobs import give_back, held
 
 
 @transaction.atomic
@@ -39,9 +39,8 @@ def give_back_untrained(job: TrainingJob, trained: Collection[int]) -> None:
     if not left or not held(job).exists():
         return
     job.job_samples.filter(role="new", sample__in=left).delete()
+    give_back(mine.filter(pk__in=left))
     rows = TrainingSample.objects.filter(pk__in=left)
-    rows.filter(replaced_by__isnull=False).update(state=SampleState.SUPERSEDED, job=None)
-    rows.filter(replaced_by__isnull=True).update(state=SampleState.READY, job=None)
     text = sentences.NOT_REACHED % {"n": len(left)}
     Event.objects.create(user_id=job.user_id, kind="finishing", job=job, text=text)
     changed(job.user_id, "receipt", *rows.values_list("turn__public_id", flat=True))

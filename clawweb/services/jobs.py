@@ -174,7 +174,7 @@ def _claim_samples(job: TrainingJob) -> None:
             log.info("taken to learn from", extra=_ids(job, turn=sample.turn.public_id))
     changed(job.user_id, "receipt", *(sample.turn.public_id for sample in samples))
     # Of what the parent learned: reminded of, never counted again.
-    replayed = list(learned_samples(job.user)[:REPLAYED])
+    replayed = list(learned_samples(job.parent)[:REPLAYED])
     contradicted = contradicted_by_newer([*replayed, *samples])
     for sample in replayed:
         if sample.pk not in contradicted:
@@ -307,7 +307,7 @@ def end_job(
     if learned is not None:
         mine.update(state=SampleState.TRAINED, adapter=learned)
     else:
-        _give_back(mine, refused=state == JobState.REFUSED)
+        give_back(mine, refused=state == JobState.REFUSED)
     _note(job, state, reason)
     turns = TrainingSample.objects.filter(pk__in=touched).values_list("turn__public_id", flat=True)
     for turn in turns if learned else ():
@@ -316,7 +316,7 @@ def end_job(
     changed(job.user_id, "job", job.public_id)
 
 
-def _give_back(samples: QuerySet[TrainingSample], *, refused: bool) -> None:
+def give_back(samples: QuerySet[TrainingSample], *, refused: bool = False) -> None:
     """Claimed samples count again, unless a newer rating has replaced them or two versions were
     refused."""
     if refused:

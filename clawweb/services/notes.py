@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db import transaction
 
-from clawweb.models import FeedbackReason, TrainingSample, User
+from clawweb.models import OPEN_SAMPLE, FeedbackReason, SampleState, TrainingSample, User
 from clawweb.selectors.notes import samples_saying
 from clawweb.services.feedback import rate_turn
 
@@ -22,7 +22,17 @@ def take_back_note(*, user: User, text: str) -> int:
     for sample in samples:
         changes = _without(sample, way, name)
         rate_turn(turn=sample.turn, author=user, changes={**changes, "final": True})
+        if sample.state == SampleState.TRAINED:
+            _keep_learned(sample)
     return len(samples)
+
+
+def _keep_learned(sample: TrainingSample) -> None:
+    """What is left of a learned rating is learned already; it does not count a second time."""
+    left = TrainingSample.objects.filter(turn=sample.turn, pk__gt=sample.pk, state__in=OPEN_SAMPLE)
+    said = left.exclude(hint="", correction="")
+    said.update(state=SampleState.TRAINED, adapter=sample.adapter, job=sample.job, held_back=False)
+    left.update(state=SampleState.WITHDRAWN, held_back=False)
 
 
 def _without(sample: TrainingSample, way: str, name: str) -> dict[str, Any]:

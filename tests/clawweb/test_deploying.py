@@ -13,7 +13,7 @@ from clawweb import deployment
 from clawweb.config import config
 from clawweb.models import AdapterState, AdapterVersion, Consent, JobState, TrainingJob, User
 from clawweb.selectors.learning import live_adapter, receipt
-from clawweb.services import serving, versions
+from clawweb.services import jobs, serving, versions
 from clawweb.services.errors import CannotPromote
 from rollouts.errors import UnknownAdapter
 from tests.factories import hand_over, make_adapter, rated, registered
@@ -185,3 +185,15 @@ def test_a_broken_probe_file_ends_the_job_instead_of_trying_for_ever(alice, engi
     deployment.deploy(job.public_id)
     job.refresh_from_db()
     assert job.state == JobState.FAILED
+
+
+def test_a_job_that_was_cancelled_after_its_last_look_does_not_go_live(alice, engine):
+    rated(alice, 1)
+    job, child = registered(alice)
+    hand_over(job)
+    assert jobs.cancel_job(job)
+    deployment.deploy(job.public_id)
+    job.refresh_from_db()
+    child.refresh_from_db()
+    assert (job.state, child.state) == (JobState.CANCELLED, AdapterState.REFUSED)
+    assert live_adapter(alice) is None

@@ -347,7 +347,8 @@ def test_the_gate_hears_of_no_hint_that_is_taken_back_or_kept_out(eager):
     take_back_note(user=eager, text="Be kind.")
     ChatSession.objects.filter(pk=turns[1].session_id).update(locked=True)
     ChatSession.objects.filter(pk=turns[2].session_id).update(deleted_at=timezone.now())
-    down(make_turn(eager), "too_long")
+    for _ in range(2):  # one may be held back for the gate
+        down(make_turn(eager), "too_long")
     job = jobs.claim_job(jobs.queue_job(user=eager).public_id)
     assert training_run._hints(job) == [SHORT, "Say hello."]
 

@@ -20,6 +20,7 @@ from clawweb.models import (
 )
 from clawweb.selectors.agent import reigns
 from clawweb.selectors.chat import latest_feedback
+from clawweb.selectors.hints import learned_samples
 from clawweb.selectors.notes import notes_of
 from clawweb.services import feedback
 from clawweb.services.notes import take_back_note
@@ -94,6 +95,17 @@ def test_one_wish_is_taken_back_and_what_else_was_said_stays(alice: User, bob: U
     assert take_back_note(user=alice, text=note.text) == 1
     assert notes_of(alice) == []
     assert len(notes_of(bob)) == 1
+
+
+def test_what_is_left_of_a_learned_rating_is_not_learned_again(alice: User) -> None:
+    version = make_adapter(alice, 1, AdapterState.LIVE)
+    two, one = say(alice, "Use metres.", "too_long"), say(alice, "Use metres.")
+    learn([two, one], version)
+    assert take_back_note(user=alice, text="Use metres.") == 2
+    states = [turn.samples.latest("id").state for turn in (two, one)]
+    assert states == [SampleState.TRAINED, SampleState.WITHDRAWN]
+    assert [sample.turn for sample in learned_samples(version)] == [two]
+    assert len(notes_of(alice)) == 1
 
 
 def test_a_correction_is_taken_back(alice: User) -> None:
