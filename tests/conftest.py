@@ -69,12 +69,16 @@ def admin(db: None) -> Any:
 
 @pytest.fixture
 def transfer_files() -> Iterator[None]:
-    """A folder of exports and imports that is empty again afterwards."""
+    """A folder of exports and imports that is empty before and afterwards."""
     from clawweb.services import transfers
 
+    def empty() -> None:
+        for path in transfers.folder().iterdir():
+            path.unlink()
+
+    empty()
     yield
-    for path in transfers.folder().iterdir():
-        path.unlink()
+    empty()
 
 
 @pytest.fixture

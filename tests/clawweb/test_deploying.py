@@ -190,8 +190,8 @@ def test_a_broken_probe_file_ends_the_job_instead_of_trying_for_ever(alice, engi
 def test_a_job_that_was_cancelled_after_its_last_look_does_not_go_live(alice, engine):
     rated(alice, 1)
     job, child = registered(alice)
-    hand_over(job)
     assert jobs.cancel_job(job)
+    hand_over(job)
     deployment.deploy(job.public_id)
     job.refresh_from_db()
     child.refresh_from_db()
