@@ -9,6 +9,7 @@ from allauth.account.models import EmailAddress
 from allauth.mfa.models import Authenticator
 from allauth.socialaccount.models import SocialAccount, SocialApp, SocialToken
 from allauth.usersessions.models import UserSession
+from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.models import Group
@@ -24,6 +25,7 @@ from clawweb.events import look_again
 from clawweb.services import audit, browsers, erasure, second_factor
 from clawweb.services.errors import ServiceError
 from clawweb.tables import as_csv
+from training.config import METHODS
 
 admin.site.site_header = _("clawweb: admin tables")
 admin.site.site_title = "clawweb"
@@ -176,6 +178,27 @@ class FeedbackReasonAdmin(Audited, NamedCells):
     list_display = ["label", "slug", "hint", "axis", "pole", "position", "active"]
     list_editable = ["position", "active"]
     prepopulated_fields = {"slug": ["label"]}
+
+
+@admin.register(models.TrainingPolicy)
+class TrainingPolicyAdmin(Audited):
+    """For everybody; per person there are limits on the person's page."""
+
+    list_display = ["__str__", "batch", "method", "quiet_from", "quiet_until"]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return super().has_add_permission(request) and not models.TrainingPolicy.objects.exists()
+
+    def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
+        if db_field.name == "method":
+            choices = [("", "---------"), *((name, name) for name in METHODS)]
+            return forms.ChoiceField(
+                label=db_field.verbose_name,
+                help_text=db_field.help_text,
+                choices=choices,
+                required=False,
+            )
+        return super().formfield_for_dbfield(db_field, request, **kwargs)
 
 
 @admin.register(models.ApiKey)

@@ -39,6 +39,7 @@ from clawweb.models.learning import (
     TrainingJob,
     TrainingSample,
 )
+from clawweb.models.policy import TrainingPolicy
 from clawweb.models.transfers import SHAPES, Transfer, TransferState
 
 __all__ = [
@@ -73,6 +74,7 @@ __all__ = [
     "StepMetric",
     "Tombstone",
     "TrainingJob",
+    "TrainingPolicy",
     "TrainingSample",
     "Transfer",
     "TransferState",

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from clawweb.config import Config, config
+from clawweb.selectors.policy import training_policy
 
 _FIELD = re.compile(r"^    ([a-z]\w*): .*?(?:#\s*(.*))?$")
 _GROUP = re.compile(r"^    # ([A-Z].*)$")
@@ -26,19 +27,20 @@ class Setting:
     value: str  # "" = empty
     default: str
     meaning: str
-    source: str  # environment, file or default
+    source: str  # environment, file, policy (an admin's) or default
 
 
 def effective() -> list[Setting]:
     """In the order of clawweb/config.py."""
+    overruled = {"batch": training_policy().batch}
     return [
         Setting(
             name=f"CLAWWEB_{name.upper()}",
             group=group,
-            value=_shown(name, getattr(config(), name)),
+            value=_shown(name, overruled.get(name) or getattr(config(), name)),
             default=_shown(name, Config.model_fields[name].default),
             meaning=meaning,
-            source=_source(name),
+            source="policy" if overruled.get(name) else _source(name),
         )
         for name, (group, meaning) in _meanings().items()
     ]

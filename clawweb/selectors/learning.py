@@ -24,10 +24,12 @@ from clawweb.models import (
     JobState,
     SampleState,
     TrainingJob,
+    TrainingPolicy,
     TrainingSample,
     Turn,
     User,
 )
+from clawweb.selectors.policy import batch_of, quiet_until, training_policy
 from clawweb.selectors.quotas import full_for_training, phase_seconds
 from rollouts.errors import RolloutError
 from rollouts.types import BASE, Policy
@@ -113,7 +115,8 @@ def newest_sample(turn: Turn) -> TrainingSample | None:
 
 
 class Waiting:
-    """How many of a user's ratings are ready: looked up once at most, for all a page shows."""
+    """How many of a user's ratings are ready, and how many start a job: looked up once at most, for
+    all a page shows."""
 
     def __init__(self, user: User) -> None:
         self.user = user
@@ -121,6 +124,10 @@ class Waiting:
     @cached_property
     def have(self) -> int:
         return ready_samples(self.user).count()
+
+    @cached_property
+    def need(self) -> int:
+        return batch_of(training_policy())
 
 
 def receipt(turn: Turn, waiting: Waiting | None = None) -> dict[str, Any] | None:
@@ -136,8 +143,8 @@ def receipt(turn: Turn, waiting: Waiting | None = None) -> dict[str, Any] | None
         state = "held_back"
     count = None
     if state in ("saved", "counted"):
-        have = (waiting or Waiting(turn.session.user)).have
-        count = {"have": have, "need": config().batch}
+        waiting = waiting or Waiting(turn.session.user)
+        count = {"have": waiting.have, "need": waiting.need}
     job = sample.job if state in ("in_training", "learned") else None
     body = {
         "state": state,
@@ -185,17 +192,25 @@ def agent_status(user: User) -> dict[str, Any]:
     live = live_adapter(user)
     answers = trained_on_from(live)
     job = TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).first()
+    policy, have = training_policy(), ready_samples(user).count()
     return {
         "version": answers.version if answers else 0,
         "adapter": answers.name if answers else None,
         "stands_aside": live.version if live and not answers else None,
-        "have": ready_samples(user).count(),
-        "need": config().batch,
+        "have": have,
+        "need": batch_of(policy),
         "paused": user.learning_paused,
-        "held_up": full_for_training(user),
+        "held_up": full_for_training(user) or _quiet(policy, have),
         "struggles": struggles(user, answers),
         "job": job_json(job) if job else None,
     }
+
+
+def _quiet(policy: TrainingPolicy, have: int) -> str:
+    """Why a full batch starts no job now, in words; empty while it may, or is not full."""
+    end = quiet_until(policy, timezone.now()) if have >= batch_of(policy) else None
+    words = _("No training starts by itself before %(time)s UTC. You can start one yourself.")
+    return words % {"time": f"{end:%H:%M}"} if end else ""
 
 
 def struggles(user: User, live: AdapterVersion | None) -> int:

@@ -12,6 +12,8 @@ from typing import Any
 
 from django.db.models import Q, QuerySet, Sum
 from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.translation import gettext as _
 
 from clawweb.config import config
 from clawweb.disk import MIB, shortage
@@ -127,19 +129,24 @@ def full_for_training(user: User) -> str:
     if _limit(user, "training_minutes_per_week"):
         minutes = training_this_week(user)
         if minutes.is_full:
-            return (
-                f"Your agent has trained {minutes.used:.0f} of {minutes.limit} minutes this week. "
-                f"It goes on {in_words(minutes.resets_at)}; your ratings wait until then."
+            words = _(
+                "Your agent has trained %(used)s of %(limit)s minutes this week. It goes on "
+                "%(when)s; your ratings wait until then."
             )
+            when = _in_words(minutes.resets_at)
+            return words % {"used": f"{minutes.used:.0f}", "limit": minutes.limit, "when": when}
     if config().disk_mib:
         space = disk(user)
         if space.is_full:
-            return (
-                f"Your versions take {space.used:.0f} of {space.limit} MB. Delete old ones under "
-                "Versions; your ratings wait until then."
+            words = _(
+                "Your versions take %(used)s of %(limit)s MB. Delete old ones under Versions; your "
+                "ratings wait until then."
             )
+            return words % {"used": f"{space.used:.0f}", "limit": space.limit}
     return ""
 
 
-def in_words(at: datetime | None) -> str:
-    return f"on {at:%A at %H:%M} UTC" if at else ""
+def _in_words(at: datetime | None) -> str:
+    if at is None:
+        return ""
+    return _("on %(day)s at %(time)s UTC") % {"day": date_format(at, "l"), "time": f"{at:%H:%M}"}

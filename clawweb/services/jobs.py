@@ -44,9 +44,10 @@ from clawweb.selectors.learning import (
     trained_on_from,
     versions_behind,
 )
+from clawweb.selectors.policy import batch_of, quiet_until, training_policy
 from clawweb.services import audit, quotas
 from clawweb.services.errors import AlreadyTraining, LeaseLost, NothingReady, ServiceError
-from training.config import TrainConfig
+from training.config import METHODS, TrainConfig
 
 log = logging.getLogger(__name__)
 
@@ -84,9 +85,12 @@ def queue_job(*, user: User, trigger: str = "manual", method: str = "opd") -> Tr
 
 def queue_batch(user: User) -> TrainingJob | None:
     """A job if the batch is full and nothing speaks against it: then None."""
+    policy = training_policy()
     paused = User.objects.filter(pk=user.pk, learning_paused=True)
-    if ready_samples(user).count() < config().batch or paused.exists():
+    if ready_samples(user).count() < batch_of(policy) or paused.exists():
         return None
+    if quiet_until(policy, timezone.now()):
+        return None  # the sweep asks again
     last = TrainingJob.objects.filter(user=user).first()
     if last is not None and last.state != JobState.DEPLOYED:
         # What was refused or cancelled is not tried again by itself before something new was said.
@@ -94,7 +98,7 @@ def queue_batch(user: User) -> TrainingJob | None:
         if not ready_samples(user).filter(pk__gt=seen).exists():
             return None
     try:
-        return queue_job(user=user, trigger="batch")
+        return queue_job(user=user, trigger="batch", method=policy.method or METHODS[0])
     except ServiceError:  # a quota, the disk, another job: the sweep asks again
         return None
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from asgiref.sync import async_to_sync
+from django.db.models import Q
 from django.utils.translation import gettext as _
 
 from clawweb import sentences
@@ -137,8 +138,15 @@ def reconcile() -> None:
         .values_list("adapter_name", flat=True)
     )
     for name in loaded:
-        if name.startswith(f"{install_id()}-") and name not in wanted:
+        if name.startswith(f"{install_id()}-") and name not in wanted and not _is_wanted_now(name):
             async_to_sync(engine.unload)(Policy(adapter=name))
+
+
+def _is_wanted_now(name: str) -> bool:
+    """Loading takes time: somebody may have made it live since the rows were read."""
+    row = AdapterVersion.objects.filter(name=name)
+    answers = Q(state__in=[AdapterState.LIVE, AdapterState.CANDIDATE])
+    return row.filter(answers | Q(pk__in=User.objects.exclude(trial=None).values("trial"))).exists()
 
 
 def prune() -> None:

@@ -48,6 +48,7 @@ ADMIN = [
     "/admin/clawweb/user/1/change/",
     "/admin/clawweb/user/add/",
     "/admin/clawweb/feedbackreason/",
+    "/admin/clawweb/trainingpolicy/add/",
     "/admin/clawweb/auditevent/",
 ]
 

@@ -236,6 +236,18 @@ def test_versions_of_another_installation_are_none_of_ours(alice: User) -> None:
     assert len(complaints_of(alice, live_adapter(alice))) == 3
 
 
+@pytest.mark.parametrize("address", ["/agent/", "/adapters/"])
+def test_a_version_that_does_not_fit_is_not_said_to_answer(
+    client: Client, alice: User, address: str
+) -> None:
+    down(make_turn(alice))
+    make_adapter(alice, 1, AdapterState.LIVE, base_hash="another")
+    client.force_login(alice)
+    page = client.get(address).content.decode()
+    assert "v1 does not fit the model that is served" in page
+    assert "Version 1 answers" not in page
+
+
 def test_the_base_model_offers_no_way_back(alice: User) -> None:
     rated(alice, 5)
     assert agent_status(alice)["struggles"] == 0

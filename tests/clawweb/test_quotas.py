@@ -237,6 +237,7 @@ def test_admins_see_every_setting_and_where_it_comes_from(
     assert all(name in page for name in found)
 
 
+@pytest.mark.django_db
 def test_no_secret_has_a_name_that_is_shown(setting: Any) -> None:
     from clawweb.config import Config
 

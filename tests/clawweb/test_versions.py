@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import IntegrityError, transaction
 
 from clawweb.config import config
@@ -125,6 +125,20 @@ def test_reconcile_loads_what_is_live_and_unloads_what_has_drained(alice, engine
     live = make_adapter(alice, 2, AdapterState.LIVE)
     serving.reconcile()
     assert engine._adapters == {"somebody-elses": "/x", live.name: policy_of(live).path}
+
+
+def test_what_goes_live_while_others_are_loaded_is_not_unloaded(alice, bob, engine, monkeypatch):
+    hers, his = make_adapter(alice, 1), make_adapter(bob, 1, AdapterState.LIVE)
+    serving.serve(hers)
+    load = engine.load
+
+    async def slowly(policy):
+        await sync_to_async(AdapterVersion.objects.filter(pk=hers.pk).update)(state="live")
+        await load(policy)
+
+    monkeypatch.setattr(engine, "load", slowly)
+    serving.reconcile()
+    assert set(engine._adapters) == {hers.name, his.name}
 
 
 def test_an_adapter_that_still_writes_a_reply_is_not_unloaded(alice, engine):

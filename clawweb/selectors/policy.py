@@ -1,0 +1,32 @@
+"""Reads of the training policy: what starts a job by itself, and when none starts."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from clawweb.config import config
+from clawweb.models import TrainingPolicy
+
+
+def training_policy() -> TrainingPolicy:
+    """The admins'; an empty one where they have none."""
+    return TrainingPolicy.objects.first() or TrainingPolicy()
+
+
+def batch_of(policy: TrainingPolicy) -> int:
+    """How many counted ratings start a job by themselves."""
+    return policy.batch or config().batch
+
+
+def quiet_until(policy: TrainingPolicy, now: datetime) -> datetime | None:
+    """When the quiet hours end that `now` (UTC) is in; None outside of them."""
+    first, end = policy.quiet_from, policy.quiet_until
+    if first is None or end is None:
+        return None
+    time = now.time()
+    over_midnight = first > end
+    is_quiet = (time >= first or time < end) if over_midnight else first <= time < end
+    if not is_quiet:
+        return None
+    ends = datetime.combine(now.date(), end, tzinfo=now.tzinfo)
+    return ends if ends > now else ends + timedelta(days=1)
