@@ -17,7 +17,7 @@ const status = document.getElementById("status");
 const sessions = document.getElementById("sessions");
 const follow = new Follow(document.getElementById("thread"), document.getElementById("to-end"));
 const unsent = new Map(); // client_id -> {message, view, wasSent}
-const edits = new Map(); // client_id -> the text that was sent
+const edits = new Map(); // client_id -> the message, until it is known to have arrived
 
 const say = (words) => { status.textContent = words; };
 const thread = new Thread(document.getElementById("turns"), { say, onAgain: regenerate, onEdit: edit });
@@ -59,10 +59,10 @@ function edit(turnId, text) {
     say(gettext("Wait for the reply, or stop it first."));
     return false;
   }
-  const clientId = newId();
-  const wasSent = connection.send({ type: "send", edits: turnId, text, client_id: clientId });
-  edits.set(clientId, text);
-  if (!wasSent) notify(gettext("There is no connection. Try again in a moment."));
+  const message = { type: "send", edits: turnId, text, client_id: newId() };
+  const wasSent = connection.send(message);
+  if (wasSent) edits.set(message.client_id, message);
+  else notify(gettext("There is no connection. Try again in a moment."));
   return wasSent;
 }
 
@@ -121,7 +121,8 @@ const handlers = {
       composer.putBack(entry.message.text);
       composer.busy(Boolean(thread.running()));
     } else if (edits.has(clientId)) {
-      composer.putBack(edits.get(clientId));
+      composer.putBack(edits.get(clientId).text);
+      edits.delete(clientId);
     }
     notify(message);
   },
@@ -143,6 +144,7 @@ async function opened() {
     // The same client_id: what had arrived after all makes no second turn.
     entry.wasSent = connection.send(entry.message) || entry.wasSent;
   }
+  for (const message of edits.values()) connection.send(message);
   if (wasOpen && root.dataset.session) await resync();
   wasOpen = true;
   for (const view of thread.unfinished()) followReply(view);
@@ -153,9 +155,7 @@ async function resync() {
     const session = await call("GET", `/api/sessions/${root.dataset.session}?last=40`);
     for (const turn of session.turns) thread.get(turn.id)?.update(turn);
     composer.busy(Boolean(thread.running()));
-  } catch {
-    // The rows will be asked again at the next nudge or reload.
-  }
+  } catch { /* the rows will be asked again at the next nudge or reload */ }
 }
 
 async function refetch(id) {
@@ -165,9 +165,7 @@ async function refetch(id) {
       composer.busy(Boolean(thread.running()));
       follow.follow();
     }
-  } catch {
-    // The receipt stays as it was; the next nudge tries again.
-  }
+  } catch { /* the receipt stays as it was; the next nudge tries again */ }
 }
 
 connection.addEventListener("message", ({ detail }) => handlers[detail.type]?.(detail));

@@ -102,7 +102,7 @@ def test_eight_thumbs_down_become_a_version_that_answers(
     expect(page.locator(".turn").last.locator(".version")).to_have_text("base model")
     replay(page)
     try_half_of_the_chat(page)
-    make_live_and_take_along(page)
+    take_along_and_delete(page)
 
 
 def watch_the_chart_move(page: Page, address: str) -> None:
@@ -242,8 +242,8 @@ def try_half_of_the_chat(page: Page) -> None:
     expect(page.get_by_role("heading", name="On trial")).to_have_count(0)
 
 
-def make_live_and_take_along(page: Page) -> None:
-    """What answers can be taken along, and has no way to be deleted."""
+def take_along_and_delete(page: Page) -> None:
+    """What answers can be taken along, and has no way to be deleted; rolled back, its files go."""
     page.get_by_role("button", name="Make live: version 1").press("Enter")
     expect(page.get_by_text("Version 1 answers now.").first).to_be_visible()
     expect(page.get_by_role("button", name="Delete version 1")).to_have_count(0)
@@ -254,6 +254,13 @@ def make_live_and_take_along(page: Page) -> None:
     page.goto("/jobs/")
     machinery = page.get_by_role("region", name="The machinery")
     expect(machinery).to_contain_text("Model server: answers")
+    page.goto("/adapters/")
+    page.get_by_role("button", name="Roll back").press("Enter")
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete version 1").press("Enter")
+    expect(page.locator("#notices")).to_contain_text("Version 1 is deleted.")
+    expect(page.get_by_role("link", name="Download version 1")).to_have_count(0)
+    expect(page.get_by_role("region", name="v1", exact=True)).to_contain_text("erased")
 
 
 def test_a_reload_in_mid_answer_loses_nothing(visit: Visit) -> None:

@@ -97,6 +97,38 @@ def test_a_message_is_stopped_before_its_reply_has_a_name(page: Page, demo: Demo
     expect(page.locator(".turn").last).to_have_attribute("data-state", "stopped")
 
 
+def test_an_edit_that_a_dying_connection_swallowed_is_sent_again(page: Page, demo: Demo) -> None:
+    swallowed: list[str | bytes] = []
+
+    def between(browser: WebSocketRoute) -> None:
+        server = browser.connect_to_server()
+
+        def pass_on(text: str | bytes) -> None:
+            if json.loads(text).get("edits") and not swallowed:
+                swallowed.append(text)
+                browser.close(code=1012)
+            else:
+                server.send(text)
+
+        browser.on_message(pass_on)
+
+    page.route_web_socket("**/ws/chat/", between)
+    page.goto("/chat/")
+    connected(page)
+    with demo.writing(200):
+        box(page).fill("What is rain?")
+        page.keyboard.press("Enter")
+        turn = page.locator(".turn")
+        expect(turn).to_have_attribute("data-state", "complete")
+        turn.get_by_role("button", name="Edit your message").click()
+        page.get_by_label("Your message in other words").fill("What is snow?")
+        page.get_by_role("button", name="Send").locator("visible=true").first.click()
+        expect(turn.locator(".said-text").last).to_have_text("What is snow?")
+        expect(turn.locator(".siblings")).to_contain_text("2/2")
+        expect(turn).to_have_attribute("data-state", "complete")
+    assert swallowed
+
+
 def connected(page: Page) -> None:
     page.locator("#connection").wait_for(state="hidden")
     page.wait_for_load_state("networkidle")
