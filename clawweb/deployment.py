@@ -69,10 +69,21 @@ def _move_live(job: TrainingJob, child: AdapterVersion) -> None:
     with transaction.atomic():  # live, the job and its samples move together or not at all
         live = _live_for(job)
         versions.go_live(child, over=live, why=sentences.DEPLOYED_BY % {"job": job.public_id})
+        _keep_baseline(job)
         seconds = round(time.monotonic() - started, 3)
         jobs.advance(job, timings={**job.timings, "deploy": seconds, "probe": measured})
         reason = sentences.ANSWERS % {"n": child.version}
         jobs.end_job(job, state=JobState.DEPLOYED, reason=reason, learned=child)
+
+
+def _keep_baseline(job: TrainingJob) -> None:
+    """Of a version that does not go live the votes count again, so they are not counted before."""
+    if baseline := job.timings.get("baseline"):
+        User.objects.filter(pk=job.user_id).update(
+            reward_mean=baseline["mean"],
+            reward_variance=baseline["variance"],
+            reward_count=baseline["count"],
+        )
 
 
 def _live_for(job: TrainingJob) -> AdapterVersion | None:

@@ -137,7 +137,7 @@ def _version(job: TrainingJob, keeper: Keeper) -> bool:
     decision = decide(measures)
     note = " ".join(decision.reasons)
     with transaction.atomic():  # a version is never registered without being handed over
-        jobs.advance(job, timings=clock.seconds)
+        jobs.advance(job, timings={**clock.seconds, "baseline": asdict(result.baseline)})
         versions.register(
             job,
             version=version,
@@ -150,8 +150,6 @@ def _version(job: TrainingJob, keeper: Keeper) -> bool:
             accepted=decision.accepted,
             note=note,
         )
-        if decision.accepted:  # the votes of a refused version are counted when they train again
-            _keep_baseline(job.user, result.baseline)
         return _hand_over(job, accepted=decision.accepted, note=note)
 
 
@@ -283,14 +281,6 @@ def _train_config(job: TrainingJob) -> TrainConfig:
 
 def _baseline(user: User) -> Baseline:
     return Baseline(mean=user.reward_mean, variance=user.reward_variance, count=user.reward_count)
-
-
-def _keep_baseline(user: User, baseline: Baseline) -> None:
-    User.objects.filter(pk=user.pk).update(
-        reward_mean=baseline.mean,
-        reward_variance=baseline.variance,
-        reward_count=baseline.count,
-    )
 
 
 def _remove_orphan(folder: Path, path: Path) -> None:

@@ -187,6 +187,18 @@ def test_a_broken_probe_file_ends_the_job_instead_of_trying_for_ever(alice, engi
     assert job.state == JobState.FAILED
 
 
+@pytest.mark.parametrize(("consent", "count"), [(Consent.TRAIN, 3), (Consent.KEEP, 0)])
+def test_votes_are_in_the_baseline_once_their_version_answers(alice, engine, consent, count):
+    rated(alice, 3)
+    job, _ = registered(alice)
+    jobs.advance(job, timings={"baseline": {"mean": -1.0, "variance": 0.0, "count": 3}})
+    hand_over(job)
+    User.objects.filter(pk=alice.pk).update(consent=consent)
+    deployment.deploy(job.public_id)
+    alice.refresh_from_db()
+    assert alice.reward_count == count
+
+
 def test_a_job_that_was_cancelled_after_its_last_look_does_not_go_live(alice, engine):
     rated(alice, 1)
     job, child = registered(alice)

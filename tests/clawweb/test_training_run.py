@@ -166,10 +166,11 @@ def test_votes_count_once_in_the_baseline_however_often_they_train(alice, monkey
     verdict = iter([Refused(), Accepted()])
     monkeypatch.setattr(training_run, "decide", lambda _: next(verdict))
     up(sampled(alice, 1))
-    for count in (0, 1):
+    for _ in range(2):
         training_run.run(jobs.queue_job(user=alice).public_id)
         alice.refresh_from_db()
-        assert alice.reward_count == count
+        assert alice.reward_count == 0  # no version answers with them yet
+        assert TrainingJob.objects.first().timings["baseline"]["count"] == 1
 
 
 @pytest.mark.parametrize("attempts", [1, 3])
