@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import Counter
@@ -21,7 +22,7 @@ from training.batching import Item, in_steps, micro_batches
 from training.candidates import with_chosen_hint
 from training.config import TrainConfig
 from training.demonstrations import with_demonstrations
-from training.errors import Diverged, NoSignal
+from training.errors import Diverged, NoSignal, OptimizerInvalid
 from training.forward import Pair, boosted, kl_between, response_hidden, response_logprobs
 from training.kto import kto_backward
 from training.metrics import step_metrics
@@ -30,6 +31,8 @@ from training.prepare import HINT_NO_EFFECT, prepare
 from training.sampling import sample_replies
 from training.step import StepSums, counts_of, group_backward
 from training.types import RATED, REANSWER, StepMetrics, TrainResult
+
+log = logging.getLogger(__name__)
 
 
 def train(
@@ -67,7 +70,7 @@ def train(
     if not items:
         raise NoSignal(dropped)
     if parent_optimizer is not None:
-        load_optimizer(run.optimizer, parent_optimizer)
+        _go_on_with(run.optimizer, parent_optimizer)
     hinted = [item for item in items if item.is_hinted]
     replayed = _replayed(run, replay, is_alone=not hinted)
     learns = bool(hinted or replayed)
@@ -137,13 +140,26 @@ class _Run:
         return list(self.optimizer.param_groups[0]["params"])
 
 
+def _go_on_with(optimizer: torch.optim.Optimizer, path: Path) -> None:
+    """From Adam's state as the parent left it; a file that is damaged costs its moments alone."""
+    try:
+        load_optimizer(optimizer, path)
+    except OptimizerInvalid as exc:
+        log.warning("Adam begins anew: %s", exc)
+
+
+def _with_chosen_hint(run: _Run, item: Item) -> Item:
+    run.check()
+    return with_chosen_hint(run.base, run.model, item, run.config)
+
+
 def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> list[Item]:
     """The items whose hint moves the base on the rated reply; the others drop: hint_no_effect.
 
     Also keeps the mean effect KL(base || teacher) of those that stay, and the teacher's states.
     """
     effects: dict[int, Tensor] = {}
-    items = [with_chosen_hint(run.base, run.model, item, run.config) for item in items]
+    items = [_with_chosen_hint(run, item) for item in items]
     if not run.config.measures_effects:
         return items
     hinted = [item for item in items if item.is_hinted]
@@ -174,7 +190,7 @@ def _replayed(run: _Run, replay: Sequence[Sample], *, is_alone: bool) -> list[It
     items = [item for item in items if item.is_hinted]
     if is_alone:
         return _effective(run, items, dropped)
-    return [with_chosen_hint(run.base, run.model, item, run.config) for item in items]
+    return [_with_chosen_hint(run, item) for item in items]
 
 
 def _with_proximal(run: _Run, item: Item) -> Item:

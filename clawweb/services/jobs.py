@@ -273,8 +273,9 @@ def note_reanswers(job: TrainingJob, sample_ids: Iterable[int]) -> None:
     """Which samples' prompts the candidate answered again in training."""
     if not held(job).exists():
         raise LeaseLost(job.public_id)
-    for pk in sample_ids:
-        JobSample.objects.get_or_create(job=job, sample_id=pk, role="reanswer")
+    there = TrainingSample.objects.filter(pk__in=list(sample_ids))  # a chat may be erased meanwhile
+    for sample in there:
+        JobSample.objects.get_or_create(job=job, sample=sample, role="reanswer")
 
 
 @transaction.atomic

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -54,3 +55,14 @@ def test_adams_state_of_another_adapter_is_refused(
     (tmp_path / "adam.safetensors").write_bytes(b"rubbish")
     with pytest.raises(OptimizerInvalid, match="cannot be read"):
         load_optimizer(make_optimizer(other, config), tmp_path / "adam.safetensors")
+
+
+def test_a_damaged_state_costs_its_moments_and_not_the_job(
+    base: Base, model: PeftModel, config: TrainConfig, tmp_path: Path, caplog: Any
+) -> None:
+    damaged = tmp_path / "adam.safetensors"
+    damaged.write_bytes(b"half a")
+    result, _ = job(base, model, samples(base, 2), config, parent_optimizer=damaged)
+    tensor = next(iter(adapter_tensors(model).values()))
+    assert float(result.optimizer.state[tensor]["step"]) == result.steps
+    assert "Adam begins anew" in caplog.text
