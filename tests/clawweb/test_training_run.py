@@ -220,9 +220,9 @@ def test_a_thumb_up_trains_by_reward_alone(alice, monkeypatch):
     points = metric_points(job)
     assert len(points) == 1
     assert points[0]["grad_norm"] > 0
-    alice.refresh_from_db()
-    assert alice.reward_count == 1
-    assert alice.reward_mean == pytest.approx(0.1)
+    job.refresh_from_db()
+    assert job.timings["baseline"]["count"] == 1
+    assert job.timings["baseline"]["mean"] == pytest.approx(0.1)
 
 
 def test_a_cancelled_job_ends_without_a_version(alice):
