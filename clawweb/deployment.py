@@ -27,8 +27,6 @@ _OVERTAKEN = gettext_noop(
     "Another version was made the one that answers while this one was trained. The ratings count "
     "again."
 )
-_UNWANTED = gettext_noop("Your settings say not to train on your chats.")
-_CANCELLED = gettext_noop("It was cancelled.")
 
 
 class Unwelcome(Exception):
@@ -91,9 +89,9 @@ def _live_for(job: TrainingJob) -> AdapterVersion | None:
     another one, not to train, or to cancel the job."""
     user = User.objects.select_for_update().get(pk=job.user_id)
     if user.consent != Consent.TRAIN:
-        raise Unwelcome(_UNWANTED)
+        raise Unwelcome(sentences.UNWANTED)
     if TrainingJob.objects.filter(pk=job.pk, cancel_requested=True).exists():
-        raise Unwelcome(_CANCELLED)  # after the last look that the trainer took
+        raise Unwelcome(sentences.CANCELLED)  # after the last look that the trainer took
     live = live_adapter(user)
     follows = trained_on_from(live)
     if (follows.pk if follows else None) != job.parent_id:

@@ -11,7 +11,9 @@ from functools import cache
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-# Why a job ended
+# Why a job ended, or none begins
+CANCELLED = gettext_noop("It was cancelled.")
+UNWANTED = gettext_noop("Your settings say not to train on your chats.")
 DIED = gettext_noop("It was started %(n)s times and its worker died each time.")
 FAILED = gettext_noop("Training failed: %(why)s")
 BROKE = gettext_noop("Training broke: %(why)s")

@@ -76,7 +76,7 @@ def _worked_on(job: TrainingJob) -> bool:
     except Stopping:
         jobs.put_back(job)
     except Cancelled:
-        jobs.end_job(job, state=JobState.CANCELLED, reason=gettext_noop("It was cancelled."))
+        jobs.end_job(job, state=JobState.CANCELLED, reason=sentences.CANCELLED)
     except NoSignal as exc:
         jobs.drop_samples(job, exc.dropped)
         jobs.end_job(

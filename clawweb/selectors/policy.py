@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from clawweb.config import config
 from clawweb.models import TrainingPolicy
+from training.config import METHODS
 
 
 def training_policy() -> TrainingPolicy:
@@ -16,6 +17,11 @@ def training_policy() -> TrainingPolicy:
 def batch_of(policy: TrainingPolicy) -> int:
     """How many counted ratings start a job by themselves."""
     return policy.batch or config().batch
+
+
+def method_of(policy: TrainingPolicy) -> str:
+    """How training that starts by itself learns."""
+    return policy.method or METHODS[0]
 
 
 def quiet_until(policy: TrainingPolicy, now: datetime) -> datetime | None:

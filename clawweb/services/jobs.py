@@ -44,10 +44,10 @@ from clawweb.selectors.learning import (
     trained_on_from,
     versions_behind,
 )
-from clawweb.selectors.policy import batch_of, quiet_until, training_policy
+from clawweb.selectors.policy import batch_of, method_of, quiet_until, training_policy
 from clawweb.services import audit, quotas
 from clawweb.services.errors import AlreadyTraining, LeaseLost, NothingReady, ServiceError
-from training.config import METHODS, TrainConfig
+from training.config import TrainConfig
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def queue_job(*, user: User, trigger: str = "manual", method: str = "opd") -> Tr
     """A queued job for what is ready now; says why when there is none to be had."""
     have = ready_samples(user).count()
     if user.consent != Consent.TRAIN:
-        raise NothingReady(_("Your settings say not to train on your chats."))
+        raise NothingReady(_(sentences.UNWANTED))
     quotas.check_training(user)
     active = TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).first()
     if active is not None:
@@ -98,7 +98,7 @@ def queue_batch(user: User) -> TrainingJob | None:
         if not ready_samples(user).filter(pk__gt=seen).exists():
             return None
     try:
-        return queue_job(user=user, trigger="batch", method=policy.method or METHODS[0])
+        return queue_job(user=user, trigger="batch", method=method_of(policy))
     except ServiceError:  # a quota, the disk, another job: the sweep asks again
         return None
 

@@ -32,6 +32,7 @@ from clawweb.selectors.learning import (
     seconds_left,
     system_status,
 )
+from clawweb.selectors.policy import method_of, training_policy
 from clawweb.sentences import said
 from clawweb.views.charts import charts_context, job_or_404
 from clawweb.views.inspector import text_of
@@ -115,6 +116,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
     context = {
         **_jobs_context(request),
         "methods": METHOD_WORDS.items(),
+        "usual": method_of(training_policy()),
         "states": STATES,
         "state": request.GET.get("state", ""),
         "method": request.GET.get("method", ""),

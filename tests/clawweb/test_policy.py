@@ -96,3 +96,10 @@ def test_an_admin_sets_it_and_the_settings_say_where_it_comes_from(
     effective = client.get("/settings/effective/").content.decode()
     assert "training policy" in effective
     assert not TrainingJob.objects.exists()
+
+
+def test_the_jobs_page_names_the_method_that_starts_by_itself(client: Client, alice: User) -> None:
+    client.force_login(alice)
+    assert "starts by itself uses opd" in client.get("/jobs/").content.decode()
+    TrainingPolicy.objects.create(method="binary")
+    assert "starts by itself uses binary" in client.get("/jobs/").content.decode()
