@@ -17,9 +17,10 @@ from django.http.request import split_domain_port, validate_host
 from django.utils import translation
 from django.utils.translation import gettext as _
 
-from clawweb import disk, events, tasks
+from clawweb import events, tasks
 from clawweb.models import ChatSession, Turn, User
 from clawweb.orm import in_db
+from clawweb.outage import outage
 from clawweb.records import storable
 from clawweb.selectors.access import lacks_second_factor
 from clawweb.selectors.chat import session_json, session_of, turn_json, turn_of
@@ -118,9 +119,9 @@ class ChatConsumer(NudgeConsumer):
         except (Turn.DoesNotExist, ChatSession.DoesNotExist):
             await self._error(content, "that is not there")
         except DatabaseError as exc:  # a socket that dies would be sent the same again and again
-            full = disk.is_full(exc)
-            log.warning("a command failed on the database", exc_info=None if full else exc)
-            message = disk.not_saved() if full else _("That was not saved. Try again soon.")
+            out = outage(exc)
+            log.warning("a command failed on the database", exc_info=None if out else exc)
+            message = out.words if out else _("That was not saved. Try again soon.")
             await self._error(content, message)
 
     async def _error(self, content: Any, message: str) -> None:

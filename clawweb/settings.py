@@ -74,7 +74,9 @@ TEMPLATES = [
 
 def _database() -> dict[str, Any]:
     if _config.database_url:
-        return {**dj_database_url.parse(_config.database_url, conn_max_age=0)}
+        parsed = dj_database_url.parse(_config.database_url, conn_max_age=0)
+        # Threads keep theirs (clawweb/orm.py): one that a restart of the server cut is found first.
+        return {**parsed, "CONN_HEALTH_CHECKS": True}
     VAR.mkdir(mode=0o700, parents=True, exist_ok=True)
     return {
         "ENGINE": "django.db.backends.sqlite3",

@@ -54,9 +54,9 @@ def postgres(folder: Path) -> Iterator[str]:
         check=True, stdout=subprocess.DEVNULL, **as_user,
     )  # fmt: skip
     options = ["-p", str(port), "-k", str(folder), "-h", "127.0.0.1", "-c", "fsync=off"]
-    server = subprocess.Popen(
-        [programs / "postgres", "-D", data, *options], stderr=(folder / "log").open("w"), **as_user
-    )
+    command = [programs / "postgres", "-D", data, *options]
+    with (folder / "log").open("w") as log:
+        server = subprocess.Popen(command, stderr=log, **as_user)
     try:
         ready = [programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
         wait_for(lambda: subprocess.run(ready, check=False).returncode == 0, folder / "log")
@@ -72,9 +72,8 @@ def redis(folder: Path) -> Iterator[str]:
     (port,), password, log = free_ports(1), secrets.token_hex(8), folder / "log"
     options = ["--port", str(port), "--bind", "127.0.0.1", "--requirepass", password, "--save", ""]
     options += ["--databases", "64"]
-    server = subprocess.Popen(
-        ["redis-server", *options, "--dir", str(folder)], stdout=log.open("w")
-    )
+    with log.open("w") as output:
+        server = subprocess.Popen(["redis-server", *options, "--dir", str(folder)], stdout=output)
     url = f"redis://:{password}@127.0.0.1:{port}"
     try:
         wait_for(lambda: answers(url), log)
@@ -99,10 +98,19 @@ def wait_for(is_ready: Callable[[], bool], log: Path) -> None:
         time.sleep(0.1)
 
 
-def main(arguments: Sequence[str]) -> int:
-    if not postgres_folder() or not shutil.which("redis-server"):
+def are_there() -> bool:
+    """Both servers' programs, installed where that is ours to do."""
+
+    def found() -> bool:
+        return bool(postgres_folder() and shutil.which("redis-server"))
+
+    if not found():
         install("postgresql", "redis-server")
-    if not postgres_folder() or not shutil.which("redis-server"):
+    return found()
+
+
+def main(arguments: Sequence[str]) -> int:
+    if not are_there():
         return int(missing("POSTGRESQL OR REDIS", "THE TESTS ON THEM"))
     with ExitStack() as stack:
         folders = [

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import httpx
+import psycopg
 
 from clawweb.config import ROOT
 from clawweb.disk import MIB
@@ -33,7 +34,8 @@ KILLS_SHARE = 2 / 3
 VLLM_SHARE = 0.075  # 15 of 200: it takes a minute or two to come back
 OTHERS = (*(f"{part} held still" for part in LEASED), "database locked", "delivered twice")
 DISK = "disk filled"
-ALL = (*LIGHT, "vllm", *OTHERS, DISK)
+RESTARTED = "database restarted"  # PostgreSQL's; the seed draws none
+ALL = (*LIGHT, "vllm", *OTHERS, DISK, RESTARTED)
 
 TWICE = """
 import django; django.setup()
@@ -85,6 +87,41 @@ def locked(stack: Stack) -> float:
     return LOCKED_SECONDS
 
 
+def server_crashed(stack: Stack) -> float:
+    """PostgreSQL loses all connections, reads its log and begins anew, as after a power cut: it
+    does so whenever one of its processes is killed. Seconds until it answers."""
+    started, url = time.monotonic(), stack.config.database_url
+    if not url:
+        raise ValueError(f"{RESTARTED!r} is for PostgreSQL")
+    with contextlib.suppress(psycopg.OperationalError), psycopg.connect(url) as connection:
+        os.kill(connection.info.backend_pid, signal.SIGKILL)
+        connection.execute("SELECT 1")
+    while not answers(url):
+        if time.monotonic() - started > LIGHT_SECONDS:
+            raise Broken("the database did not come back")
+        time.sleep(0.05)
+    return time.monotonic() - started
+
+
+def answers(url: str) -> bool:
+    try:
+        with psycopg.connect(url, connect_timeout=2):
+            return True
+    except psycopg.OperationalError:
+        return False
+
+
+def restarted(stack: Stack) -> float:
+    """The same; seconds until the web server finds all well that was well before."""
+    well, started = well_parts(stack), time.monotonic()
+    server_crashed(stack)
+    while missing := well - well_parts(stack):
+        if time.monotonic() - started > LIGHT_SECONDS:
+            raise Broken(f"a minute after the database died: {', '.join(sorted(missing))}")
+        time.sleep(0.1)
+    return time.monotonic() - started
+
+
 def delivered_twice(stack: Stack) -> float:
     """The newest jobs' tasks again, and once more."""
     started = time.monotonic()
@@ -118,11 +155,21 @@ def filled(target: Target) -> float:
 
 
 def is_said_to_be_low(stack: Stack) -> bool:
+    return parts_of(stack).get("disk", "").startswith("low")
+
+
+def well_parts(stack: Stack) -> set[str]:
+    return {name for name, words in parts_of(stack).items() if words == "ok"}
+
+
+def parts_of(stack: Stack) -> dict[str, str]:
+    """What /readyz says of each; nothing while nobody answers."""
     try:
         answer = httpx.get(f"{stack.url}/readyz", timeout=10, trust_env=False).json()
     except (httpx.HTTPError, ValueError):
-        return False
-    return str(answer["parts"].get("disk", "")).startswith("low")
+        return {}
+    parts: dict[str, str] = answer["parts"]
+    return parts
 
 
 def jobs_begun(stack: Stack) -> int:
@@ -136,6 +183,7 @@ def acts(target: Target) -> dict[str, Callable[[], float]]:
         **{part: partial(killed, stack, part) for part in (*LIGHT, "vllm")},
         **{f"{part} held still": partial(held_still, stack, part) for part in LEASED},
         "database locked": partial(locked, stack),
+        RESTARTED: partial(restarted, stack),
         "delivered twice": partial(delivered_twice, stack),
         DISK: partial(filled, target),
     }

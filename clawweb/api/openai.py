@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpRe
 from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
-from clawweb import disk, tasks
+from clawweb import tasks
 from clawweb.api.admission import within_limits
 from clawweb.api.auth import bearer
 from clawweb.api.chat_request import ChatRequest, headers_of
@@ -23,6 +23,7 @@ from clawweb.limits import Refused, note_wrong_key
 from clawweb.models import ApiKey, Turn, TurnState, User
 from clawweb.models.ids import is_number
 from clawweb.orm import in_db
+from clawweb.outage import outage
 from clawweb.selectors.learning import adapters_of
 from clawweb.services import requests
 from clawweb.services.accounts import key_for
@@ -45,7 +46,8 @@ def with_key(
         async def guarded(request: HttpRequest, **names: str) -> HttpResponseBase:
             if request.method != method:
                 return error(405, f"Use {method} here.")
-            try:
+
+            async def answer() -> HttpResponseBase:
                 key = await _known_key(request)
                 if key is None:
                     return error(401, WANTED, code="invalid_api_key")
@@ -53,14 +55,11 @@ def with_key(
                     return error(403, f"This key lacks the scope {scope!r}.", code="missing_scope")
                 return await within_limits(
                     key,
-                    lambda: _answered(partial(view, **names), request, key),
+                    lambda: _answered(partial(view, request, key, **names), request),
                     generates=method == "POST",
                 )
-            except Refused as exc:
-                response = error(429, str(exc), code="rate_limit_exceeded")
-                for name, value in exc.headers.items():
-                    response[name] = value
-                return response
+
+            return await _answered(answer, request)
 
         return guarded
 
@@ -74,10 +73,17 @@ async def _known_key(request: HttpRequest) -> ApiKey | None:
     return key
 
 
-async def _answered(view: View, request: HttpRequest, key: ApiKey) -> HttpResponseBase:
-    """The view's answer, or its error in OpenAI's shape."""
+async def _answered(
+    answer: Callable[[], Awaitable[HttpResponseBase]], request: HttpRequest
+) -> HttpResponseBase:
+    """The answer, or its error in OpenAI's shape."""
     try:
-        return await view(request, key)
+        return await answer()
+    except Refused as exc:
+        response = error(429, str(exc), code="rate_limit_exceeded")
+        for name, value in exc.headers.items():
+            response[name] = value
+        return response
     except Unacceptable as exc:
         return error(exc.status, str(exc), code=exc.code, param=exc.param)
     except ServiceError as exc:
@@ -87,8 +93,11 @@ async def _answered(view: View, request: HttpRequest, key: ApiKey) -> HttpRespon
         return refused
     except Exception as exc:
         log.exception("%s failed", request.path)
-        if disk.is_full(exc):
-            return error(507, disk.not_saved(), code="disk_full")
+        if out := outage(exc):
+            refused = error(out.status, out.words, code=out.name)
+            if out.retry_after:
+                refused["Retry-After"] = str(out.retry_after)
+            return refused
         return error(500, OUR_FAULT, code="internal_error")
 
 

@@ -13,11 +13,12 @@ from ninja.errors import AuthenticationError, HttpError, ValidationError
 from ninja.parser import Parser
 from pydantic import ConfigDict, Field
 
-from clawweb import disk, tasks
+from clawweb import tasks
 from clawweb.api import agent, comparisons, data, finish, trials
 from clawweb.api.auth import Scoped, caller, commanded, key_of
 from clawweb.models import AdapterVersion, TrainingJob
 from clawweb.models.ids import is_number
+from clawweb.outage import outage
 from clawweb.problem import problem
 from clawweb.records import storable
 from clawweb.selectors import chat as chats
@@ -140,8 +141,11 @@ def _broken(request: HttpRequest, exc: Exception) -> HttpResponse:
     import logging
 
     logging.getLogger(__name__).exception("%s %s failed", request.method, request.path)
-    if disk.is_full(exc):
-        return problem(request, status=507, title="disk_full", detail=disk.not_saved())
+    if out := outage(exc):
+        answer = problem(request, status=out.status, title=out.name, detail=out.words)
+        if out.retry_after:
+            answer["Retry-After"] = str(out.retry_after)
+        return answer
     detail = "Something broke on our side. The request id finds it in the log."
     return problem(request, status=500, title="internal_error", detail=detail)
 

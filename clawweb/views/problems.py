@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
 
+from clawweb.outage import outage
 from clawweb.problem import problem
 
 
@@ -22,8 +25,13 @@ def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 def crashed(request: HttpRequest) -> HttpResponse:
     """Without the request's context: what failed may be the very thing that a context asks for."""
-    request_id = getattr(request, "request_id", "")
-    return HttpResponse(render_to_string("500.html", {"request_id": request_id}), status=500)
+    error = sys.exc_info()[1]  # Django calls this where it caught it
+    out = outage(error) if error else None
+    context = {"request_id": getattr(request, "request_id", ""), "out": out}
+    answer = HttpResponse(render_to_string("500.html", context), status=out.status if out else 500)
+    if out and out.retry_after:
+        answer["Retry-After"] = str(out.retry_after)
+    return answer
 
 
 def _page(request: HttpRequest, template: str, status: int) -> HttpResponse:

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from bench.chaos.faults import LIGHT, Target
+from bench.chaos.faults import LIGHT, RESTARTED, Target
 from bench.chaos.people import people
 from bench.chaos.run import break_things, come_to_rest, promises
 from clawweb.stack import guard
@@ -30,6 +30,8 @@ def test_kills_beside_people_who_chat_and_rate_break_no_promise(
     chance = random.Random(SEED)
     there = [part.name for part in stack.supervisor.parts if part.name in LIGHT]
     names = [*chance.sample(there, len(there)), "vllm"]
+    if stack.config.database_url:
+        names.insert(2, RESTARTED)
     with people(stack, 2, SEED) as users:
         wait_for("ratings", lambda: all(user.told.ratings for user in users), timeout=120)
         done, broken = break_things(Target(stack=stack, disk=None), names, chance, (0.5, 2.0))

@@ -1,0 +1,81 @@
+"""A database that is away: whoever asks is told so, and when to try again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import IntegrityError, InterfaceError, OperationalError
+from django.test import AsyncClient, Client
+
+from clawweb.models import User
+from clawweb.orm import in_db
+from clawweb.outage import is_away, outage
+from clawweb.services import accounts
+
+pytestmark = pytest.mark.django_db
+
+
+def away(*_: Any, **__: Any) -> Any:
+    raise OperationalError("server closed the connection unexpectedly")
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        (OperationalError("database is locked"), True),
+        (InterfaceError("connection already closed"), True),
+        (OperationalError("no such table: clawweb_turn"), False),
+        (IntegrityError("UNIQUE constraint failed"), False),
+        (ValueError("no"), False),
+    ],
+)
+def test_which_errors_mean_it(error: Exception, found: bool) -> None:
+    assert is_away(error) is found
+    outer = RuntimeError("a page")
+    outer.__cause__ = error
+    assert is_away(outer) is found
+
+
+def test_a_full_disk_is_said_to_be_that() -> None:
+    full = outage(OperationalError("database or disk is full"))
+    assert full is not None
+    assert (full.status, full.name, full.retry_after) == (507, "disk_full", None)
+    assert outage(psycopg.OperationalError("not wrapped by Django")) is None
+
+
+def test_a_page_says_it_and_when_to_come_back(
+    client: Client, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.force_login(alice)
+    client.raise_request_exception = False
+    monkeypatch.setattr("clawweb.views.chat.agent_status", away)
+    answer = client.get("/chat/")
+    assert (answer.status_code, answer["Retry-After"]) == (503, "5")
+    page = answer.content.decode()
+    assert "The database does not answer right now" in page
+    assert "broke" not in page
+    assert answer["X-Request-Id"] in page
+
+
+def test_the_api_says_it(client: Client, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.force_login(alice)
+    monkeypatch.setattr("clawweb.api.rest.learning.agent_status", away)
+    answer = client.get("/api/status")
+    assert (answer.status_code, answer["Retry-After"]) == (503, "5")
+    assert answer.json()["title"] == "database_away"
+    assert "Try again" in answer.json()["detail"]
+
+
+@pytest.mark.django_db(transaction=True, serialized_rollback=True)
+@pytest.mark.parametrize("at", ["key_for", "_models_of"])
+async def test_openais_interface_says_it_in_its_shape(
+    alice: User, valkey_server: Any, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """Also when it was the key that could not be looked up."""
+    _, plain = await in_db(accounts.make_key, user=alice, name="t", scopes=accounts.CLI_SCOPES)
+    monkeypatch.setattr(f"clawweb.api.openai.{at}", away)
+    answer = await AsyncClient().get("/v1/models", headers={"Authorization": f"Bearer {plain}"})
+    assert (answer.status_code, answer["Retry-After"]) == (503, "5")
+    assert answer.json()["error"]["code"] == "database_away"
