@@ -60,7 +60,9 @@ def locked(**_: Any) -> None:
     raise OperationalError("database is locked")
 
 
-@pytest.mark.parametrize(("broken", "says"), [(full, "disk"), (locked, "Try again in a few seconds")])
+@pytest.mark.parametrize(
+    ("broken", "says"), [(full, "disk"), (locked, "Try again in a few seconds")]
+)
 async def test_what_cannot_be_saved_is_answered_and_the_socket_stays(
     alice: Any, valkey_server: Any, engine: Any, monkeypatch: Any, broken: Any, says: str
 ) -> None:
