@@ -8,13 +8,13 @@
 
 Users ask, go on and rate without pause, a judge reads how they go on, and they remember what they
 were told. A fault is kill -9 of a part, a part held still until its leases have run out, a lock on
-the database for six seconds, tasks delivered twice, or a disk filled to half of its reserve (where
-root may mount one: the data folder is then a tmpfs). After the last one everything is given time to
-come to rest, and the promises of invariants.py are checked; and that whatever was refused was
-refused with a sentence. The seed decides which faults come in which order; when they hit what is
-the machine's doing. A slice with a broken promise leaves the end of its logs beside --out, and its
-line there says how to run it again. Exit status 1 = a broken promise, or a part that took longer
-than its time.
+the database for six seconds (PostgreSQL's sudden end, where that is used), tasks delivered twice,
+or a disk filled to half of its reserve (where root may mount one: the data folder is then a tmpfs).
+After the last one everything is given time to come to rest, and the promises of invariants.py are
+checked; and that whatever was refused was refused with a sentence. The seed decides which faults
+come in which order; when they hit what is the machine's doing. A slice with a broken promise leaves
+the end of its logs beside --out, and its line there says how to run it again. Exit status 1 = a
+broken promise, or a part that took longer than its time.
 """
 
 from __future__ import annotations

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
@@ -41,6 +42,7 @@ def stop_on_signals() -> None:
         signal.signal(number, stop)
 
 
+NUMA = "libnuma.so.1"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -52,6 +54,7 @@ def up(config: Config, names: list[str]) -> int:
         with only_one(config):
             parts = chosen(config, names)
             check_judge(config)
+            check_libraries(config, [part.name for part in parts])
             if end_orphans(config):
                 say("ended what an earlier start had left behind")
             prepare_folders(config)
@@ -91,6 +94,19 @@ def check_judge(config: Config) -> None:
     except ValueError as error:
         setting = "CLAWWEB_JUDGE" if config.judge else "CLAWWEB_JUDGE_URL, CLAWWEB_JUDGE_MODEL"
         raise StackError(f"{error} ({setting})") from error
+
+
+def check_libraries(config: Config, names: Sequence[str]) -> None:
+    """vLLM's build for CPUs loads one that no wheel brings; its own log says so far down."""
+    if "vllm" not in names or config.has_gpu:
+        return
+    try:
+        ctypes.CDLL(NUMA)
+    except OSError as error:
+        raise StackError(
+            f"without a GPU the model server needs the system's {NUMA}: install it "
+            "(Debian, Ubuntu: libnuma1; Fedora: numactl-libs)"
+        ) from error
 
 
 def prepare_folders(config: Config) -> None:

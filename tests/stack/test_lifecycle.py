@@ -50,3 +50,17 @@ def test_the_data_folder_is_private(tmp_path: Path) -> None:
     config = settings(tmp_path / "var")
     lifecycle.prepare_folders(config)
     assert config.var.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_missing_library_is_named_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the model server ends again and again, and why stands deep in its log."""
+    monkeypatch.setattr(lifecycle, "NUMA", "libthere-is-none.so.1")
+    monkeypatch.setattr(Config, "has_gpu", False)
+    config = settings(tmp_path)
+    with pytest.raises(StackError, match=r"libthere-is-none.*libnuma1"):
+        lifecycle.check_libraries(config, ["web", "vllm"])
+    lifecycle.check_libraries(config, ["web"])
+    monkeypatch.setattr(Config, "has_gpu", True)
+    lifecycle.check_libraries(config, ["vllm"])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from clawweb.config import ROOT, config
-from clawweb.stack.lifecycle import prepare_folders
+from clawweb.stack.lifecycle import check_libraries, prepare_folders
 from clawweb.stack.parts import MAKERS
+from clawweb.stack.terminal import StackError
 
 
 class Command(BaseCommand):
@@ -20,6 +21,10 @@ class Command(BaseCommand):
         parser.add_argument("name", choices=sorted(MAKERS))
 
     def handle(self, *args: Any, name: str, **options: Any) -> None:
+        try:
+            check_libraries(config(), [name])
+        except StackError as error:
+            raise CommandError(str(error)) from error
         part = MAKERS[name](config())
         prepare_folders(config())
         os.chdir(ROOT)
