@@ -2,10 +2,10 @@
 #   docker build --build-arg LOCK=cuda -t clawweb .      (LOCK=cpu where there is no GPU)
 FROM python:3.11-slim-bookworm
 
-# Triton compiles its kernels when the model server starts; vLLM for CPUs loads libnuma; pg_dump and
-# pg_restore make backups.
+# The model server compiles when it starts (Triton in C, without a GPU also C++) and loads libnuma
+# where there is no GPU; pg_dump and pg_restore make backups.
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends gcc libc6-dev libnuma1 postgresql-client-15 \
+    && apt-get install -y --no-install-recommends g++ libnuma1 postgresql-client-15 \
     && rm -rf /var/lib/apt/lists/*
 
 ARG LOCK=cuda

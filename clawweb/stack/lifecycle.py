@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import os
+import shutil
 import signal
 import socket
+import sysconfig
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -42,7 +46,7 @@ def stop_on_signals() -> None:
         signal.signal(number, stop)
 
 
-NUMA = "libnuma.so.1"
+NUMA, HEADER = "libnuma.so.1", Path(sysconfig.get_path("include")) / "Python.h"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -54,7 +58,7 @@ def up(config: Config, names: list[str]) -> int:
         with only_one(config):
             parts = chosen(config, names)
             check_judge(config)
-            check_libraries(config, [part.name for part in parts])
+            check_needs(config, [part.name for part in parts])
             if end_orphans(config):
                 say("ended what an earlier start had left behind")
             prepare_folders(config)
@@ -96,17 +100,31 @@ def check_judge(config: Config) -> None:
         raise StackError(f"{error} ({setting})") from error
 
 
-def check_libraries(config: Config, names: Sequence[str]) -> None:
-    """vLLM's build for CPUs loads one that no wheel brings; its own log says so far down."""
-    if "vllm" not in names or config.has_gpu:
+def check_needs(config: Config, names: Sequence[str]) -> None:
+    """What vLLM wants of the system and no wheel brings: it compiles for this machine. It would
+    start all the same, and its first reply would end it, for a reason deep in its log."""
+    if "vllm" not in names:
         return
+    compilers = ("gcc", "clang") if config.has_gpu else ("g++",)
+    own = os.environ.get("CC" if config.has_gpu else "CXX")
+    needs = {
+        f"{compilers[0]} (Debian, Ubuntu: g++; Fedora: gcc-c++)": any(
+            shutil.which(name) for name in ([own] if own else compilers)
+        ),
+        "Python.h (Debian, Ubuntu: python3.11-dev; Fedora: python3.11-devel)": HEADER.exists(),
+    }
+    if not config.has_gpu:
+        needs[f"{NUMA} (Debian, Ubuntu: libnuma1; Fedora: numactl-libs)"] = can_load(NUMA)
+    if lacking := [words for words, is_there in needs.items() if not is_there]:
+        raise StackError(f"the model server needs of the system: {', '.join(lacking)}")
+
+
+def can_load(library: str) -> bool:
     try:
-        ctypes.CDLL(NUMA)
-    except OSError as error:
-        raise StackError(
-            f"without a GPU the model server needs the system's {NUMA}: install it "
-            "(Debian, Ubuntu: libnuma1; Fedora: numactl-libs)"
-        ) from error
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def prepare_folders(config: Config) -> None:

@@ -52,15 +52,31 @@ def test_the_data_folder_is_private(tmp_path: Path) -> None:
     assert config.var.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_missing_library_is_named_with_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("what", "of", "package"),
+    [
+        ("NUMA", "libthere-is-none.so.1", "libnuma1"),
+        ("HEADER", Path("/there/is/no/Python.h"), "python3.11-dev"),
+    ],
+)
+def test_what_the_system_lacks_is_named_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, of: object, package: str
 ) -> None:
     """Else the model server ends again and again, and why stands deep in its log."""
-    monkeypatch.setattr(lifecycle, "NUMA", "libthere-is-none.so.1")
     monkeypatch.setattr(Config, "has_gpu", False)
-    config = settings(tmp_path)
-    with pytest.raises(StackError, match=r"libthere-is-none.*libnuma1"):
-        lifecycle.check_libraries(config, ["web", "vllm"])
-    lifecycle.check_libraries(config, ["web"])
-    monkeypatch.setattr(Config, "has_gpu", True)
-    lifecycle.check_libraries(config, ["vllm"])
+    monkeypatch.setattr(lifecycle, what, of)
+    with pytest.raises(StackError, match=rf"the system: .*{package}"):
+        lifecycle.check_needs(settings(tmp_path), ["web", "vllm"])
+    lifecycle.check_needs(settings(tmp_path), ["web"])
+
+
+@pytest.mark.parametrize(("has_gpu", "variable"), [(False, "CXX"), (True, "CC")])
+def test_a_compiler_that_is_not_there_is_named_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_gpu: bool, variable: str
+) -> None:
+    monkeypatch.setattr(Config, "has_gpu", has_gpu)
+    monkeypatch.setattr(lifecycle, "NUMA", "libthere-is-none.so.1" if has_gpu else lifecycle.NUMA)
+    lifecycle.check_needs(settings(tmp_path), ["vllm"])
+    monkeypatch.setenv(variable, "there-is-no-such-compiler")
+    with pytest.raises(StackError, match=r"g\+\+|gcc"):
+        lifecycle.check_needs(settings(tmp_path), ["vllm"])

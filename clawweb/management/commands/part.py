@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from clawweb.config import ROOT, config
-from clawweb.stack.lifecycle import check_libraries, prepare_folders
+from clawweb.stack.lifecycle import check_needs, prepare_folders
 from clawweb.stack.parts import MAKERS
 from clawweb.stack.terminal import StackError
 
@@ -22,7 +22,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, name: str, **options: Any) -> None:
         try:
-            check_libraries(config(), [name])
+            check_needs(config(), [name])
         except StackError as error:
             raise CommandError(str(error)) from error
         part = MAKERS[name](config())
