@@ -25,7 +25,7 @@ def names(seed: int, count: int = 200) -> list[str]:
 
 def test_a_seed_gives_the_same_faults_again_and_all_kinds_come() -> None:
     assert names(3) == names(3) != names(4)
-    assert set(names(3)) == set(faults.ALL) == set(faults.acts(NOWHERE))
+    assert {*names(3), faults.RESTARTED} == set(faults.ALL) == set(faults.acts(NOWHERE))
 
 
 def test_the_model_server_is_rationed_and_killed_once_at_least() -> None:
