@@ -134,10 +134,13 @@ export class Rating {
     try {
       const receipt = await this.send({ ...content, final: true });
       this.view.turn.feedback = content;
+      const { activeElement } = document;
+      const stayed = activeElement === document.body || this.strip.contains(activeElement);
       this.dropStrip();
       this.received(receipt);
       this.say(gettext("Saved."));
-      if (hadFocus) this.view.part("down").focus();
+      // Who types elsewhere by now would hit Enter on the thumb, and take it back.
+      if (hadFocus && stayed) this.view.part("down").focus();
     } catch (problem) {
       if (!this.strip) return;
       button.disabled = false;

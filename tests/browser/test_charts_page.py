@@ -12,6 +12,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Look
 from tests.browser.demo import Demo
+from tests.browser.until import until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180, method="signal")]
 
@@ -30,12 +31,12 @@ def page(look: Look, demo: Demo) -> Page:
 def test_outliers_are_left_out_and_counted(page: Page) -> None:
     figure = page.locator("#chart-grad_norm")
     figure.scroll_into_view_if_needed()
-    page.wait_for_function(HIGHEST, arg=["grad_norm", 5, 100])  # the spike sets the scale
+    until(page, HIGHEST, ["grad_norm", 5, 100])  # the spike sets the scale
     page.get_by_label("Leave outliers out").press("Space")
     figure.scroll_into_view_if_needed()  # what is not seen is not drawn
     expect(figure.locator(".clipped")).to_have_text("1 point is outside the picture.")
     expect(page).to_have_url(re.compile(r"\?clip=1$"))
-    page.wait_for_function(HIGHEST, arg=["grad_norm", 0, 5])
+    until(page, HIGHEST, ["grad_norm", 0, 5])
 
 
 def test_a_chart_fills_the_window_and_gives_the_focus_back(page: Page) -> None:
@@ -47,9 +48,9 @@ def test_a_chart_fills_the_window_and_gives_the_focus_back(page: Page) -> None:
     figure.get_by_role("button", name="Full screen").press("Enter")
     expect(large).to_be_visible()
     expect(page).to_have_url(re.compile(r"\?full=loss$"))
-    page.wait_for_function("document.querySelector('#full-chart .main-svg').clientHeight > 450")
+    until(page, "document.querySelector('#full-chart .main-svg').clientHeight > 450")
     page.reload()
-    page.wait_for_function("document.querySelector('#full-chart .main-svg')?.clientHeight > 450")
+    until(page, "document.querySelector('#full-chart .main-svg')?.clientHeight > 450")
     expect(large.get_by_role("button", name="Close")).to_be_focused()
     page.keyboard.press("Escape")
     expect(large).to_be_hidden()
@@ -91,9 +92,7 @@ def test_a_logarithmic_scale_is_drawn_where_it_can_be(page: Page) -> None:
     loss.locator(".main-svg").first.wait_for()
     page.get_by_label("Logarithmic").press("Space")
     expect(page).to_have_url(re.compile(r"\?log=1$"))
-    page.wait_for_function(
-        "document.querySelector('#chart-loss .plot')._fullLayout.yaxis.type === 'log'"
-    )
+    until(page, "document.querySelector('#chart-loss .plot')._fullLayout.yaxis.type === 'log'")
     expect(loss.locator(".no-log")).to_be_hidden()
     reward.scroll_into_view_if_needed()
     expect(reward.locator(".no-log")).to_have_text(
@@ -143,7 +142,7 @@ def test_what_is_looked_at_in_one_chart_is_so_in_all(page: Page) -> None:
     expect(page).to_have_url(re.compile(r"\?zoom=[\d.]+%7E[\d.]+$"))
     ranges = """() => ["loss", "kl"].map((key) => (
       document.querySelector(`#chart-${key} .plot`)._fullLayout.xaxis.range.join()))"""
-    page.wait_for_function(f"new Set(({ranges})()).size === 1")
+    until(page, f"new Set(({ranges})()).size === 1")
     assert all(10 < float(end) < 30 for end in page.evaluate(ranges)[0].split(","))
     page.get_by_role("button", name="Show all").press("Enter")
     expect(page).not_to_have_url(re.compile("zoom"))

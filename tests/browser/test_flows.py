@@ -10,6 +10,7 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Look
 from tests.browser.demo import Demo
+from tests.browser.until import until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180, method="signal")]
 
@@ -71,7 +72,7 @@ def test_a_version_that_goes_live_says_so_on_this_page_or_the_next(look: Look) -
     said = page.locator("#notices")
     page.evaluate("sessionStorage.clear()")
     page.reload()
-    page.wait_for_function("sessionStorage.getItem('live-version') === '0'")
+    until(page, "sessionStorage.getItem('live-version') === '0'")
     live["version"] = 7
     page.evaluate("document.dispatchEvent(new CustomEvent('changed', {detail: {what: 'adapter'}}))")
     expect(said).to_contain_text("Version 7 of your agent answers from now on.")

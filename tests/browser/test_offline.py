@@ -69,6 +69,31 @@ def test_votes_reach_the_server_one_after_the_other(browser: Browser, demo: Demo
     context.close()
 
 
+def test_who_types_on_is_not_led_back_to_the_thumb(browser: Browser, demo: Demo) -> None:
+    """On a slow line "Done" is answered late; the focus on the thumb, Enter would take it back."""
+    context = demo.context(browser, "ada", viewport={"width": 1280, "height": 800})
+    page, held = context.new_page(), []
+    page.route("**/api/turns/*/feedback", lambda route: held.append(route))
+    page.goto(f"/chat/{demo.places['session_id']}/")
+    turn = page.locator(".turn").last
+    bad = turn.get_by_role("button", name="Bad reply")
+    if bad.get_attribute("aria-pressed") == "true":
+        bad.click()
+        page.wait_for_timeout(200)
+        held.pop().fulfill(json={"state": "withdrawn", "text": "Taken back"})
+    bad.click()
+    page.wait_for_timeout(200)
+    held[0].fulfill(json={"state": "saved", "text": "Saved"})
+    turn.get_by_role("button", name="Done").click()
+    box(page).fill("and another thing")
+    page.wait_for_timeout(200)
+    held[1].fulfill(json={"state": "counted", "text": "Counted"})
+    expect(turn.locator(".receipt")).to_contain_text("Counted")
+    expect(box(page)).to_be_focused()
+    assert len(held) == 2
+    context.close()
+
+
 def test_a_message_is_stopped_before_its_reply_has_a_name(page: Page, demo: Demo) -> None:
     held: list[tuple[WebSocketRoute, str | bytes]] = []
 
