@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,25 @@ def call_arguments(arguments: str) -> dict[str, Any]:
     except (ValueError, RecursionError):  # the latter: nested thousands of levels deep
         return {}
     return found if isinstance(found, dict) else {}
+
+
+_FUNCTION = ("name", "description", "parameters", "strict")
+
+
+def template_tools(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The tools as vLLM hands them to a chat template, which dumps them as they are: a function's
+    fields in its order. PostgreSQL's jsonb gives them back in another than they came in."""
+    return [
+        {
+            "type": tool["type"],
+            **tool,
+            "function": {
+                **{name: tool["function"][name] for name in _FUNCTION if name in tool["function"]},
+                **tool["function"],
+            },
+        }
+        for tool in tools
+    ]
 
 
 def template_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:

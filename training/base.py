@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rollouts.rendering import template_hash, template_messages, template_text, weights_hash
+from rollouts.rendering import (
+    template_hash,
+    template_messages,
+    template_text,
+    template_tools,
+    weights_hash,
+)
 from rollouts.types import Message
 from training.errors import BaseInvalid
 
@@ -61,7 +67,7 @@ class Base:
         clock = {} if at is None else {"strftime_now": at.astimezone().strftime}
         text = self.tokenizer.apply_chat_template(
             template_messages(messages),
-            tools=list(tools) or None,
+            tools=template_tools(tools) or None,
             add_generation_prompt=True,
             tokenize=False,
             **clock,

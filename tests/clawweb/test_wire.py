@@ -12,7 +12,7 @@ from clawweb.api.chat_request import ChatRequest
 from clawweb.api.openai_errors import Unacceptable
 from clawweb.models import Turn
 from clawweb.orm import in_db
-from rollouts.rendering import defused, template_messages
+from rollouts.rendering import defused, template_messages, template_tools
 from tests.clawweb.test_openai import HELLO, ask, key_of
 from tests.generating import generating
 
@@ -330,3 +330,17 @@ async def test_programs_take_the_short_way(alice, engine):
     assert foreign.status_code == 400
     page = await AsyncClient().get("/signin/")
     assert "Content-Security-Policy" in page
+
+
+def test_tools_are_rendered_in_one_order_whatever_the_database_gives_back():
+    """As vLLM dumps them; PostgreSQL's jsonb sorts names by their length."""
+    sent = {
+        "type": "function",
+        "function": {"name": "f", "description": "d", "parameters": {"type": "object"}},
+    }
+    stored = {
+        "function": {"parameters": {"type": "object"}, "name": "f", "description": "d"},
+        "type": "function",
+    }
+    assert json.dumps(template_tools([stored])) == json.dumps(template_tools([sent]))
+    assert json.dumps(template_tools([sent])) == json.dumps([sent])
