@@ -20,13 +20,13 @@ from django.utils.translation import gettext as _
 from clawweb import events, tasks
 from clawweb.models import ChatSession, Turn, User
 from clawweb.orm import in_db
-from clawweb.outage import outage
 from clawweb.records import storable
 from clawweb.selectors.access import lacks_second_factor
 from clawweb.selectors.chat import session_json, session_of, turn_json, turn_of
 from clawweb.services import chat
 from clawweb.services.browsers import still_signed_in
 from clawweb.services.errors import ServiceError
+from clawweb.services.outage import outage
 from clawweb.streams import follow
 from rollouts.types import Message
 
@@ -121,7 +121,7 @@ class ChatConsumer(NudgeConsumer):
         except DatabaseError as exc:  # a socket that dies would be sent the same again and again
             out = outage(exc)
             log.warning("a command failed on the database", exc_info=None if out else exc)
-            message = out.words if out else _("That was not saved. Try again soon.")
+            message = str(out) if out else _("That was not saved. Try again soon.")
             await self._error(content, message)
 
     async def _error(self, content: Any, message: str) -> None:

@@ -87,9 +87,9 @@ def locked(stack: Stack) -> float:
     return LOCKED_SECONDS
 
 
-def server_crashed(stack: Stack) -> float:
+def server_crashed(stack: Stack) -> None:
     """PostgreSQL loses all connections, reads its log and begins anew, as after a power cut: it
-    does so whenever one of its processes is killed. Seconds until it answers."""
+    does so whenever one of its processes is killed. Back when it answers again."""
     started, url = time.monotonic(), stack.config.database_url
     if not url:
         raise ValueError(f"{RESTARTED!r} is for PostgreSQL")
@@ -100,7 +100,6 @@ def server_crashed(stack: Stack) -> float:
         if time.monotonic() - started > LIGHT_SECONDS:
             raise Broken("the database did not come back")
         time.sleep(0.05)
-    return time.monotonic() - started
 
 
 def answers(url: str) -> bool:

@@ -23,11 +23,11 @@ from clawweb.limits import Refused, note_wrong_key
 from clawweb.models import ApiKey, Turn, TurnState, User
 from clawweb.models.ids import is_number
 from clawweb.orm import in_db
-from clawweb.outage import outage
 from clawweb.selectors.learning import adapters_of
 from clawweb.services import requests
 from clawweb.services.accounts import key_for
-from clawweb.services.errors import QuotaReached, ServiceError
+from clawweb.services.errors import ServiceError
+from clawweb.services.outage import outage
 from clawweb.services.requests import Request
 from clawweb.turn_types import classify
 
@@ -87,18 +87,19 @@ async def _answered(
     except Unacceptable as exc:
         return error(exc.status, str(exc), code=exc.code, param=exc.param)
     except ServiceError as exc:
-        refused = error(exc.status, str(exc), code=exc.title)
-        if isinstance(exc, QuotaReached) and exc.retry_after:
-            refused["Retry-After"] = str(exc.retry_after)
-        return refused
+        return _refused(exc)
     except Exception as exc:
         log.exception("%s failed", request.path)
         if out := outage(exc):
-            refused = error(out.status, out.words, code=out.name)
-            if out.retry_after:
-                refused["Retry-After"] = str(out.retry_after)
-            return refused
+            return _refused(out)
         return error(500, OUR_FAULT, code="internal_error")
+
+
+def _refused(exc: ServiceError) -> HttpResponse:
+    response = error(exc.status, str(exc), code=exc.title)
+    if exc.retry_after:
+        response["Retry-After"] = str(exc.retry_after)
+    return response
 
 
 @with_key("chat", "GET")

@@ -18,14 +18,14 @@ from clawweb.api import agent, comparisons, data, finish, trials
 from clawweb.api.auth import Scoped, caller, commanded, key_of
 from clawweb.models import AdapterVersion, TrainingJob
 from clawweb.models.ids import is_number
-from clawweb.outage import outage
 from clawweb.problem import problem
 from clawweb.records import storable
 from clawweb.selectors import chat as chats
 from clawweb.selectors import learning
 from clawweb.selectors.waiting import replies_before
 from clawweb.services import feedback, housekeeping, jobs, versions
-from clawweb.services.errors import QuotaReached, ServiceError
+from clawweb.services.errors import ServiceError
+from clawweb.services.outage import outage
 
 
 class Storable(Parser):
@@ -102,7 +102,7 @@ class RollBackIn(Schema):
 @api.exception_handler(ServiceError)
 def _refused(request: HttpRequest, exc: ServiceError) -> HttpResponse:
     answer = problem(request, status=exc.status, title=exc.title, detail=str(exc))
-    if isinstance(exc, QuotaReached) and exc.retry_after:
+    if exc.retry_after:
         answer["Retry-After"] = str(exc.retry_after)
     return answer
 
@@ -142,10 +142,7 @@ def _broken(request: HttpRequest, exc: Exception) -> HttpResponse:
 
     logging.getLogger(__name__).exception("%s %s failed", request.method, request.path)
     if out := outage(exc):
-        answer = problem(request, status=out.status, title=out.name, detail=out.words)
-        if out.retry_after:
-            answer["Retry-After"] = str(out.retry_after)
-        return answer
+        return _refused(request, out)
     detail = "Something broke on our side. The request id finds it in the log."
     return problem(request, status=500, title="internal_error", detail=detail)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 
 class ServiceError(Exception):
-    """A request that cannot be done; `title` names the rule, the message says what to do."""
+    """A request that cannot be done; `title` names the rule, the message says what to do,
+    `retry_after` in how many seconds it may be done, where that is known."""
 
     title = "not possible"
     status = 409
+    retry_after: int | None = None
 
 
 class NotRecorded(ServiceError):
@@ -97,9 +99,13 @@ class DiskFull(ServiceError):
     status = 507
 
 
-class QuotaReached(ServiceError):
-    """`retry_after`: seconds until there is room; None = that is not known."""
+class DatabaseAway(ServiceError):
+    title = "database_away"
+    status = 503
+    retry_after = 5  # one that was killed is back in two
 
+
+class QuotaReached(ServiceError):
     title = "quota_reached"
     status = 429
 

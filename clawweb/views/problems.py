@@ -8,8 +8,8 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
 
-from clawweb.outage import outage
 from clawweb.problem import problem
+from clawweb.services.outage import outage
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, Response, Route, WebSocketRoute, expect
+from playwright.sync_api import Browser, Locator, Page, Response, Route, WebSocketRoute, expect
 
 from tests.browser.demo import Demo
 
@@ -51,13 +51,24 @@ def test_a_message_written_offline_is_sent_once_later(page: Page, demo: Demo) ->
     expect(box(page)).to_have_value("and another thought")
 
 
-def test_votes_reach_the_server_one_after_the_other(browser: Browser, demo: Demo) -> None:
-    """Else a slow line may change their order, and the server keep what the page does not show."""
+HeldVotes = tuple[Locator, list[Route]]
+
+
+@pytest.fixture
+def held_votes(browser: Browser, demo: Demo) -> Iterator[HeldVotes]:
+    """A reply that can be rated, and what the page sent about it, which nobody answers yet."""
     context = demo.context(browser, "ada", viewport={"width": 1280, "height": 800})
-    page, held = context.new_page(), []
+    page, held = context.new_page(), list[Route]()
     page.route("**/api/turns/*/feedback", lambda route: held.append(route))
     page.goto(f"/chat/{demo.places['session_id']}/")
-    turn = page.locator(".turn").last
+    yield page.locator(".turn").last, held
+    context.close()
+
+
+def test_votes_reach_the_server_one_after_the_other(held_votes: HeldVotes) -> None:
+    """Else a slow line may change their order, and the server keep what the page does not show."""
+    turn, held = held_votes
+    page = turn.page
     turn.get_by_role("button", name="Bad reply").click()
     turn.get_by_role("button", name="Good reply").click()
     page.wait_for_timeout(500)
@@ -66,16 +77,12 @@ def test_votes_reach_the_server_one_after_the_other(browser: Browser, demo: Demo
         held[-1].fulfill(json={"state": "saved", "text": f"Saved {number}"})
         expect(turn.locator(".receipt")).to_contain_text(f"Saved {number}")
     assert [route.request.post_data_json["value"] for route in held][1:] == [1]
-    context.close()
 
 
-def test_who_types_on_is_not_led_back_to_the_thumb(browser: Browser, demo: Demo) -> None:
+def test_who_types_on_is_not_led_back_to_the_thumb(held_votes: HeldVotes) -> None:
     """On a slow line "Done" is answered late; the focus on the thumb, Enter would take it back."""
-    context = demo.context(browser, "ada", viewport={"width": 1280, "height": 800})
-    page, held = context.new_page(), []
-    page.route("**/api/turns/*/feedback", lambda route: held.append(route))
-    page.goto(f"/chat/{demo.places['session_id']}/")
-    turn = page.locator(".turn").last
+    turn, held = held_votes
+    page = turn.page
     bad = turn.get_by_role("button", name="Bad reply")
     if bad.get_attribute("aria-pressed") == "true":
         bad.click()
@@ -91,7 +98,6 @@ def test_who_types_on_is_not_led_back_to_the_thumb(browser: Browser, demo: Demo)
     expect(turn.locator(".receipt")).to_contain_text("Counted")
     expect(box(page)).to_be_focused()
     assert len(held) == 2
-    context.close()
 
 
 def test_a_message_is_stopped_before_its_reply_has_a_name(page: Page, demo: Demo) -> None:

@@ -11,8 +11,8 @@ from django.test import AsyncClient, Client
 
 from clawweb.models import User
 from clawweb.orm import in_db
-from clawweb.outage import is_away, outage
 from clawweb.services import accounts
+from clawweb.services.outage import is_away, outage
 
 pytestmark = pytest.mark.django_db
 
@@ -41,7 +41,7 @@ def test_which_errors_mean_it(error: Exception, found: bool) -> None:
 def test_a_full_disk_is_said_to_be_that() -> None:
     full = outage(OperationalError("database or disk is full"))
     assert full is not None
-    assert (full.status, full.name, full.retry_after) == (507, "disk_full", None)
+    assert (full.status, full.title, full.retry_after) == (507, "disk_full", None)
     assert outage(psycopg.OperationalError("not wrapped by Django")) is None
 
 
