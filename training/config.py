@@ -11,6 +11,7 @@ METHODS = ("opd", "binary", "kto", "apo_zero_unpaired", "combine")
 ESTIMATORS = ("full", "token", "topk")
 SUPPORTS = ("student", "teacher")
 COMBINES = ("losses", "advantages")
+LOSS_MEANS = ("tokens", "replies")
 TEACHERS = ("base", "parent")
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what --max-lora-rank accepts
 
@@ -35,6 +36,7 @@ class TrainConfig:
 
     # The job
     batch_size: int = 4  # replies per optimizer step; 8 taught less of the same ratings (LOG)
+    loss_mean: str = "tokens"  # over the step's "tokens", or over its "replies" of each one's mean
     max_steps: int = 7  # 1 for the rated replies, which train once; the rest sets of re-answers
     reward_epochs: int = 1  # passes over the rated replies when no hint is distilled
     train_seconds: float = 120.0  # no set of re-answers is begun that would end later
@@ -131,8 +133,9 @@ class TrainConfig:
 
     @property
     def loss_is_kl(self) -> bool:
-        """Whether the distillation's loss is KL(policy || teacher) itself."""
-        return self.estimator == "full" and self.forward_share == 0 and not self.distils_tokens
+        """Whether the distillation's loss is KL(policy || teacher) itself, the mean of tokens."""
+        whole = self.estimator == "full" and self.forward_share == 0 and not self.distils_tokens
+        return whole and self.loss_mean == "tokens"
 
     def to_json(self) -> str:
         """The fields as one JSON object, keys sorted."""
@@ -166,6 +169,7 @@ _CHOICES = {
     "estimator": ESTIMATORS,
     "topk_support": SUPPORTS,
     "combine": COMBINES,
+    "loss_mean": LOSS_MEANS,
     "teacher": TEACHERS,
 }
 _POSITIVE = (

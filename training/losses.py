@@ -1,9 +1,11 @@
 """Losses. Tensors in, tensors out; no model, no config, no I/O.
 
 Shapes: (N,) one entry per response token of a micro-batch, (N, V) with the vocabulary. Losses are
-sums over tokens divided by `tokens`, the number of response tokens in the whole optimizer step:
-so micro-batches add up to the mean over the step, however they are cut. KTO alone weighs whole
-replies: (B,), one entry per reply.
+sums over tokens, each divided by its `tokens`: n, the number of response tokens in the whole
+optimizer step, or (N,) of each token's own divisor. With B T_i for the tokens of a reply that is
+T_i long among B, the sum is the mean over replies of each one's mean. Either way micro-batches add
+up to the mean over the step, however they are cut. KTO alone weighs whole replies: (B,), one entry
+per reply.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ def clipped_policy_loss(
     clip_low: float,
     clip_high: float,
     importance_cap: float,
-    tokens: int,
+    tokens: int | Tensor,
 ) -> Tensor:
     """L = -1/n sum_t w_t min(r_t A_t, clip(r_t, 1 - e_low, 1 + e_high) A_t), a scalar.
 
@@ -46,7 +48,7 @@ def clipped_policy_loss(
     weight_N = log_weight_N.exp().clamp(max=importance_cap)
     clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
     surrogate_N = torch.minimum(ratio_N * advantages_N, clipped_N * advantages_N)
-    return -masked_sum(weight_N * surrogate_N, mask_N) / tokens
+    return -masked_sum(weight_N * surrogate_N / tokens, mask_N)
 
 
 def clipped(
@@ -72,7 +74,7 @@ def distillation_loss(
     mask_N: Tensor,
     *,
     forward_share: float,
-    tokens: int,
+    tokens: int | Tensor,
 ) -> Tensor:
     """L = 1/n sum_t (1 - f) KL(pi || q) + f KL(q || pi), a scalar; q is the teacher, no gradient.
 
@@ -87,7 +89,7 @@ def distillation_loss(
     if forward_share:
         forward_N = reverse_kl(teacher_NV, policy_NV)
         loss_N = (1 - forward_share) * loss_N + forward_share * forward_N
-    return masked_sum(loss_N, mask_N) / tokens
+    return masked_sum(loss_N / tokens, mask_N)
 
 
 def topk_distillation_loss(
@@ -100,7 +102,7 @@ def topk_distillation_loss(
     clip: float,
     clip_low: float,
     clip_high: float,
-    tokens: int,
+    tokens: int | Tensor,
 ) -> Tensor:
     """L = 1/n sum_t sum_{v in S_t} max(-A_v rho_v, -A_v clip(rho_v, 1 - e_low, 1 + e_high)).
 
@@ -123,11 +125,11 @@ def topk_distillation_loss(
     ratio_NK = (policy_NK - proximal_NK).exp()
     clipped_NK = ratio_NK.clamp(1 - clip_low, 1 + clip_high)
     loss_NK = torch.maximum(-advantages_NK * ratio_NK, -advantages_NK * clipped_NK)
-    return masked_sum(loss_NK.sum(dim=-1), mask_N) / tokens
+    return masked_sum(loss_NK.sum(dim=-1) / tokens, mask_N)
 
 
 def anchor_loss(
-    policy_logprobs_N: Tensor, base_logprobs_N: Tensor, mask_N: Tensor, *, tokens: int
+    policy_logprobs_N: Tensor, base_logprobs_N: Tensor, mask_N: Tensor, *, tokens: int | Tensor
 ) -> Tensor:
     """L = 1/n sum_t k3_t, k3 = exp(d) - d - 1 with d = log pi_0(y_t) - log pi(y_t), a scalar.
 
@@ -136,7 +138,7 @@ def anchor_loss(
     """
     zero_N = torch.zeros_like(policy_logprobs_N)
     difference_N = torch.where(mask_N, base_logprobs_N.detach() - policy_logprobs_N, zero_N)
-    return masked_sum(difference_N.exp() - difference_N - 1, mask_N) / tokens
+    return masked_sum((difference_N.exp() - difference_N - 1) / tokens, mask_N)
 
 
 def kto_loss(

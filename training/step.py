@@ -56,7 +56,7 @@ class StepSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Response tokens of a whole optimizer step that each part of its loss is the mean over."""
+    """What each part of a whole optimizer step's loss is the mean over: tokens, or replies."""
 
     distilled: int
     rewarded: int
@@ -64,14 +64,19 @@ class Counts:
 
 
 def counts_of(items: Sequence[Item], config: TrainConfig) -> Counts:
-    """All of the step's tokens for each part; with two combined losses each part's own."""
-    tokens = sum(len(item.response_ids) for item in items)
+    """All of the step for each part; with two combined losses each part's own."""
+    counted = sum(_counted(item, config) for item in items)
     if config.method != "combine" or config.distils_tokens:
-        return Counts(distilled=tokens, rewarded=tokens, anchored=tokens)
-    distilled = sum(len(item.response_ids) for item in items if item.is_hinted)
-    rewarded = sum(len(item.response_ids) for item in items if item.advantage is not None)
-    anchored = tokens - distilled
+        return Counts(distilled=counted, rewarded=counted, anchored=counted)
+    distilled = sum(_counted(item, config) for item in items if item.is_hinted)
+    rewarded = sum(_counted(item, config) for item in items if item.advantage is not None)
+    anchored = counted - distilled
     return Counts(distilled=max(distilled, 1), rewarded=max(rewarded, 1), anchored=max(anchored, 1))
+
+
+def _counted(item: Item, config: TrainConfig) -> int:
+    """What an item adds to a count."""
+    return len(item.response_ids) if config.loss_mean == "tokens" else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,7 @@ class _Tokens:
     """A micro-batch's response tokens, row by row, (N,) each. NaN where there is no number."""
 
     targets_N: Tensor
+    share_of_N: Tensor  # its reply's length in a mean over replies, else 1
     hinted_N: Tensor
     rewarded_N: Tensor
     fresh_N: Tensor
@@ -101,7 +107,7 @@ def group_backward(
     counts: Counts,
 ) -> StepSums:
     """Add a micro-batch's gradient to the adapter's."""
-    rows = _tokens(group, base.device)
+    rows = _tokens(group, base.device, config)
     sums = StepSums(hinted_tokens=int(rows.hinted_N.sum()), tokens=len(rows.targets_N))
     shows_effects = any(item.is_hinted and not item.is_fresh for item in group)
     gaps: list[Tensor] = []
@@ -162,14 +168,14 @@ def _distilled(
             clip=config.topk_clip,
             clip_low=config.clip_low,
             clip_high=config.clip_high,
-            tokens=counts.distilled,
+            tokens=counts.distilled * part.share_of_N,
         )
     return distillation_loss(
         policy_logits_NV,
         teacher_logits_NV,
         part.hinted_N,
         forward_share=config.forward_share,
-        tokens=counts.distilled,
+        tokens=counts.distilled * part.share_of_N,
     )
 
 
@@ -197,9 +203,10 @@ def _by_tokens(
         mask_N = mask_N | part.hinted_N
     surrogate = _surrogate(policy_logits_NV, advantages_N, mask_N, part, config, counts, sums)
     anchored_N = part.rewarded_N & ~part.hinted_N
-    anchored = anchor_loss(policy_N, teacher_N, anchored_N, tokens=counts.anchored)
+    share_of_N = counts.anchored * part.share_of_N
+    anchored = anchor_loss(policy_N, teacher_N, anchored_N, tokens=share_of_N)
     sums.anchored_tokens += int(anchored_N.sum())
-    sums.kl_base += float(anchored.detach()) * counts.anchored
+    sums.kl_base += float(anchor_loss(policy_N.detach(), teacher_N, anchored_N, tokens=1))
     return surrogate + config.anchor_weight * anchored
 
 
@@ -230,11 +237,11 @@ def _surrogate(
         mask_N,
         **bounds,
         importance_cap=config.importance_cap,
-        tokens=counts.rewarded,
+        tokens=counts.rewarded * part.share_of_N,
     )
 
 
-def _tokens(group: Sequence[Item], device: str) -> _Tokens:
+def _tokens(group: Sequence[Item], device: str, config: TrainConfig) -> _Tokens:
     def spread(values: Sequence[float]) -> Tensor:
         pairs = zip(values, group, strict=True)
         return torch.tensor([v for v, item in pairs for _ in item.response_ids], device=device)
@@ -246,8 +253,10 @@ def _tokens(group: Sequence[Item], device: str) -> _Tokens:
         return torch.tensor([value for row in rows for value in row], device=device)
 
     advantages = [math.nan if item.advantage is None else item.advantage for item in group]
+    by_replies = config.loss_mean == "replies"
     return _Tokens(
         targets_N=torch.tensor([t for i in group for t in i.response_ids], device=device),
+        share_of_N=spread([len(i.response_ids) if by_replies else 1 for i in group]),
         hinted_N=spread([item.is_hinted for item in group]).bool(),
         rewarded_N=spread([item.advantage is not None for item in group]).bool(),
         fresh_N=spread([item.is_fresh for item in group]).bool(),

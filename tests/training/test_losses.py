@@ -181,6 +181,23 @@ def test_a_step_is_the_mean_over_its_tokens_however_it_is_cut() -> None:
     close(whole, 0.5 * log(4 / 3))
 
 
+def test_a_token_may_have_a_divisor_of_its_own_as_in_a_mean_over_replies() -> None:
+    # Two replies, of three tokens with A = 1 and of one with A = -1; every ratio is 1:
+    # over tokens -(1 + 1 + 1 - 1) / 4 = -1/2, over replies -((1 + 1 + 1) / 3 - 1 / 1) / 2 = 0
+    sampled, mask = logs(0.5, 0.4, 0.3, 0.2), torch.tensor([True] * 4)
+    advantages = torch.tensor([1.0, 1.0, 1.0, -1.0])
+    given = (sampled, sampled, sampled, advantages, mask)
+    of_replies = 2 * torch.tensor([3, 3, 3, 1])  # B T_i
+    close(clipped_policy_loss(*given, tokens=4, **CLIPS), -0.5)
+    close(clipped_policy_loss(*given, tokens=of_replies, **CLIPS), 0.0)
+    # pi = (1/2, 1/2) against q = (1/4, 3/4) at the first three, the same as it at the last:
+    # over tokens 3/4 KL, over replies (KL + 0) / 2
+    policy, kl = logs(0.5, 0.5).repeat(4, 1), 0.5 * log(4 / 3)
+    teacher = torch.stack([*[logs(0.25, 0.75)] * 3, logs(0.5, 0.5)])
+    for tokens, expected in ((4, 0.75 * kl), (of_replies, 0.5 * kl)):
+        close(distillation_loss(policy, teacher, mask, forward_share=0.0, tokens=tokens), expected)
+
+
 def test_the_anchor_is_k3_of_the_sampled_words() -> None:
     policy, base = logs(0.5, 0.2).requires_grad_(), logs(0.25, 0.4)
     mask = torch.tensor([True, True])
