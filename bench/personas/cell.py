@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.personas.people import Answer, Person
-from bench.personas.recipes import Recipe
+from bench.personas.recipes import Recipe, settings
 from bench.personas.rival import trl_update
 from rollouts.engines.base import Engine
 from rollouts.hints import hinted_messages
@@ -145,6 +145,8 @@ class Cell:
             "seed": self.seed,
             "turns": turns,
             "evals": evals,
+            "config": settings(self.recipe),
+            "dtype": "fp32" if self.lab.base.autocast_dtype is None else "bf16",
             "three": three_in_a_row(self.passes),
             "updates": self.updates,
             "gate": self.gate() if with_gate else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,13 @@ def recipe(
 # no anchor, one step per batch of 16 on whole replies. Adapter shape as ours. Its hybrid also pulls
 # replies without a hint toward the base through the distillation; here they train by reward alone.
 UPSTREAM: dict[str, Any] = {
+def settings(recipe: Recipe) -> dict[str, Any]:
+    """The method, and what differs from the defaults: what a row says it was made with."""
+    usual = json.loads(TrainConfig().to_json())
+    own = json.loads(recipe.config.to_json())
+    return {name: own[name] for name in own if name == "method" or own[name] != usual[name]}
+
+
     "steps_back": False,
     "batch": 16,
     "batch_size": 16,

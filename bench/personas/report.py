@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ def table(cells: Cells) -> str:
         "",
         "Made by `make bench-personas`; each figure is `satisfied / nll` on held-out questions,",
         "the median over seeds with its range. No update comes before the first full batch.",
+        "`openclaw-*` are rebuilt from formulas: bench/personas/recipes.py says what differs.",
+        *arithmetic(cells),
         "",
         "| person | recipe | seeds | "
         + " | ".join(f"{n} turns" for n in turns)
@@ -48,6 +51,15 @@ def table(cells: Cells) -> str:
         row = [person, recipe, str(len(group)), *(at(group, n) for n in turns)]
         lines.append("| " + " | ".join([*row, three(group), drift(group), seconds(group)]) + " |")
     return "\n".join([*lines, "", *means(cells, turns)]) + "\n"
+
+
+def arithmetic(cells: Cells) -> list[str]:
+    """Which rows were trained in which precision, if not all in one. Older rows do not say."""
+    found = Counter(cell.get("dtype", "an unknown precision") for cell in cells)
+    if len(found) < 2:
+        return []
+    shares = ", ".join(f"{count} in {name}" for name, count in sorted(found.items()))
+    return [f"Rows were trained in mixed arithmetic: {shares}."]
 
 
 def means(cells: Cells, turns: Sequence[int]) -> list[str]:

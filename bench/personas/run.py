@@ -6,7 +6,8 @@
 
 One cell is a recipe, a person and a seed. Replies come from vLLM (its ids and log-probs train),
 training is the project's own `training.trainer`, in this process. Each cell ends as one line of
-results/cells.jsonl; cells that are there are not run again. Held-out questions are never rated.
+results/cells.jsonl; cells that are there are not run again, unless their recipe has changed or more
+turns are asked for. Held-out questions are never rated.
 
 Per number of rated turns: `satisfied`, the share of held-out first answers that keep to all wishes;
 `nll`, the base's mean negative log-prob per token of those answers under the hinted prompt (low is
@@ -26,7 +27,7 @@ from typing import Any
 
 from bench.personas.cell import HERE, Cell, Lab
 from bench.personas.people import PEOPLE
-from bench.personas.recipes import RECIPES
+from bench.personas.recipes import RECIPES, settings
 from bench.personas.report import write_report
 from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
@@ -38,9 +39,27 @@ QUICK_TURNS, QUICK_GAIN = 8, 0.25
 
 
 def done_cells(path: Path) -> list[dict[str, Any]]:
+    """The rows that hold for the recipes as they are, one per cell."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return longest([row for row in rows if is_present(row)])
+
+
+def is_present(row: dict[str, Any]) -> bool:
+    """Whether it was made with its recipe's settings of today. Rows that name none are taken."""
+    recipe = RECIPES.get(row["recipe"])
+    return recipe is None or row.get("config") in (None, settings(recipe))
+
+
+def longest(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of rows of one cell the one with the most turns, of equals the latest: a seed counts once."""
+    found: dict[tuple[str, str, int], dict[str, Any]] = {}
+    for row in rows:
+        key = row["recipe"], row["person"], row["seed"]
+        if key not in found or row["turns"] >= found[key]["turns"]:
+            found[key] = row
+    return list(found.values())
 
 
 def quick(cells: Sequence[dict[str, Any]]) -> int:
