@@ -16,6 +16,7 @@ from typing import Any
 from bench.personas.people import Answer, Person
 from bench.personas.recipes import Recipe, settings
 from bench.personas.rival import trl_update
+from bench.personas.sft import sft_update
 from rollouts.engines.base import Engine
 from rollouts.hints import hinted_messages
 from rollouts.types import BASE, Message, Policy, Rollout, Sample, SamplingParams
@@ -63,9 +64,6 @@ class Lab:
             )
 
         return asyncio.run(all_of_them())
-
-    def score(self, prompt_ids: Sequence[int], ids: Sequence[int], policy: Policy) -> list[float]:
-        return asyncio.run(self.engine.score(prompt_ids, ids, policy=policy))
 
     def serve(self, policy: Policy, instead_of: Policy) -> None:
         asyncio.run(self.engine.load(policy))
@@ -195,17 +193,10 @@ class Cell:
             samples = self.corrected(samples)
         if not samples:  # nothing was to be corrected
             return
-        config = replace(self.recipe.config, seed=self.seed * 1000 + len(self.updates))
         version = self.policy.version + 1
         folder = self.lab.folder / f"{self.label}-v{version}"
         started = time.monotonic()
-        if self.recipe.learns == "trl":
-            rate = self.recipe.rate
-            parent = self.folder_of(self.policy)
-            steps = trl_update(self.lab.base, samples, config, lr=rate, parent=parent, out=folder)
-            facts: dict[str, Any] = {"steps": steps, "stopped": "steps", "dropped": []}
-        else:
-            facts = self.train(samples, config, folder)
+        facts = self.update(samples, folder)
         facts["seconds"] = round(time.monotonic() - started, 1)
         facts["liked"] = sum(sample.reward == 1.0 for sample in samples)
         self.learned += samples
@@ -225,6 +216,19 @@ class Cell:
                 baseline=self.baseline, on_step=lambda step: None, check=quiet,
             )  # fmt: skip
             if self.recipe.steps_back:
+    def update(self, samples: Sequence[Sample], folder: Path) -> dict[str, Any]:
+        """The next version in `folder`, by the recipe's trainer, and what came of it."""
+        config = replace(self.recipe.config, seed=self.seed * 1000 + len(self.updates))
+        parent = self.folder_of(self.policy)
+        if self.recipe.learns == "sft":
+            steps = len(sft_update(self.lab.base, samples, config, parent=parent, out=folder))
+        elif self.recipe.learns == "trl":
+            rate = self.recipe.rate
+            steps = trl_update(self.lab.base, samples, config, lr=rate, parent=parent, out=folder)
+        else:
+            return self.train(samples, config, folder)
+        return {"steps": steps, "stopped": "steps", "dropped": []}
+
                 step_back(
                     self.lab.base, model, parent, neutral_prompts(), self.hints, config, quiet
                 )
@@ -257,11 +261,7 @@ class Cell:
             replace(
                 sample,
                 response_ids=reply.response_ids,
-                # Sampled from elsewhere: with its log-probs under the policy as it is, the
-                # surrogate's gradient is that of plain cross-entropy.
-                rollout_logprobs=self.lab.score(sample.prompt_ids, reply.response_ids, self.policy),
-                temperature=1.0,
-                reward=1.0,
+                rollout_logprobs=reply.logprobs,
                 hint=None,
             )
             for sample, reply in zip(wrong, replies, strict=True)

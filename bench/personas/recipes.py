@@ -13,10 +13,11 @@ from training.config import TrainConfig
 class Recipe:
     """How ratings become better replies.
 
-    `learns`: "train" (an adapter, by `config`), "sft" (an adapter, on corrected answers), "trl"
-    (an adapter, by TRL's KTOTrainer at learning rate `rate`, None being its own), "memory" (the
-    hints so far go into the prompt), "hinted" (all wishes in the prompt from the start) or
-    "nothing". `batch`: ratings per update. `words`: whether the person says more than a thumb.
+    `learns`: "train" (an adapter, by `config`), "sft" (an adapter, by cross-entropy on corrected
+    answers), "trl" (an adapter, by TRL's KTOTrainer at learning rate `rate`, None being its own),
+    "memory" (the hints so far go into the prompt), "hinted" (all wishes in the prompt from the
+    start) or "nothing". `batch`: ratings per update. `words`: whether the person says more than a
+    thumb.
     """
 
     name: str
@@ -105,8 +106,7 @@ RECIPES = {
         recipe("binary", method="binary", **THUMBS),
         recipe("kto", method="kto", **THUMBS),
         recipe("apo_zero_unpaired", method="apo_zero_unpaired", **THUMBS),
-        recipe("sft", learns="sft", method="binary", baseline_rate=0.0, sigma_floor=1.0,
-               anchor_weight=0.0, reward_step=1.0, rated_tokens=160, lr=3e-4, reward_epochs=3),
+        recipe("sft", learns="sft", lr=3e-4, reward_epochs=3),
         *(
             recipe(f"TRL {method}{name}", learns="trl", method=method, words=False, rate=rate)
             for method in ("kto", "apo_zero_unpaired")
