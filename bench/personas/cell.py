@@ -122,29 +122,32 @@ class Cell:
         self.optimizer: Path | None = None
         self.learned: list[Sample] = []
         self.hints: list[str] = [person.hint] if recipe.learns == "hinted" else []
+        self.waiting: list[Sample] = []  # for the batch to be full
+        self.seen: tuple[Any, dict[str, Any]] = (None, {})  # what answered, and how it did
         self.passes: list[bool] = []
         self.updates: list[dict[str, Any]] = []
         self.label = f"{recipe.name}-{person.name}-{seed}".replace(" ", "").replace(",", "-")
 
     def run(self, turns: int, *, with_gate: bool = True) -> dict[str, Any]:
         """The cell's line for the results. The gate's measures take half a minute."""
-        evals = {"0": self.first()}
-        for done in range(0, turns, self.recipe.batch):
-            if self.recipe.learns in ("nothing", "hinted"):
-                break
-            self.learn(self.rate(done, self.recipe.batch))
-            now = done + self.recipe.batch
-            if now in EVALS or now >= turns:
-                evals[str(now)] = self.evaluate()
-            print(self.label, now, json.dumps(evals.get(str(now))), self.updates[-1:], flush=True)
+        evals, done = {"0": self.first()}, 0
+        while done < turns and self.recipe.learns not in ("nothing", "hinted"):
+            then = min(done + self.recipe.batch - len(self.waiting), turns)
+            # No update comes in between: what answers now is what would answer then.
+            evals |= {str(n): self.evaluate() for n in EVALS if done < n < then}
+            self.take(self.rate(done, then - done))
+            done = then
+            if done in EVALS or done == turns:
+                evals[str(done)] = self.evaluate()
+            print(self.label, done, json.dumps(evals.get(str(done))), self.updates[-1:], flush=True)
         cell = {
             "recipe": self.recipe.name,
             "person": self.person.name,
             "seed": self.seed,
             "turns": turns,
-            "evals": evals,
             "config": settings(self.recipe),
             "dtype": "fp32" if self.lab.base.autocast_dtype is None else "bf16",
+            "evals": evals,
             "three": three_in_a_row(self.passes),
             "updates": self.updates,
             "gate": self.gate() if with_gate else None,
@@ -184,6 +187,14 @@ class Cell:
         """Hints that go into the prompt of the next replies."""
         return self.hints[:4] if self.recipe.learns in ("memory", "hinted") else []
 
+    def take(self, samples: Sequence[Sample]) -> None:
+        """Into the batch with those that count; when it is full, it is learned."""
+        counts = self.recipe.counts_unhinted
+        self.waiting += [sample for sample in samples if sample.hint or counts]
+        if len(self.waiting) == self.recipe.batch:
+            batch, self.waiting = self.waiting, []
+            self.learn(batch)
+
     def learn(self, samples: list[Sample]) -> None:
         said = [sample.hint for sample in reversed(samples) if sample.hint]
         self.hints = list(dict.fromkeys([*said, *self.hints]))
@@ -205,17 +216,6 @@ class Cell:
         self.policy = child
         self.updates.append(facts)
 
-    def train(self, samples: Sequence[Sample], config: TrainConfig, folder: Path) -> dict[str, Any]:
-        """Our trainer: the next version in `folder`, and what came of it."""
-        parent = self.folder_of(self.policy)
-        model = attach(self.lab.base, config, parent)
-        try:
-            result = train(
-                self.lab.base, model, samples, config,
-                replay=self.reminders(), parent_optimizer=self.optimizer,
-                baseline=self.baseline, on_step=lambda step: None, check=quiet,
-            )  # fmt: skip
-            if self.recipe.steps_back:
     def update(self, samples: Sequence[Sample], folder: Path) -> dict[str, Any]:
         """The next version in `folder`, by the recipe's trainer, and what came of it."""
         config = replace(self.recipe.config, seed=self.seed * 1000 + len(self.updates))
@@ -229,6 +229,17 @@ class Cell:
             return self.train(samples, config, folder)
         return {"steps": steps, "stopped": "steps", "dropped": []}
 
+    def train(self, samples: Sequence[Sample], config: TrainConfig, folder: Path) -> dict[str, Any]:
+        """Our trainer: the next version in `folder`, and what came of it."""
+        parent = self.folder_of(self.policy)
+        model = attach(self.lab.base, config, parent)
+        try:
+            result = train(
+                self.lab.base, model, samples, config,
+                replay=self.reminders(), parent_optimizer=self.optimizer,
+                baseline=self.baseline, on_step=lambda step: None, check=quiet,
+            )  # fmt: skip
+            if self.recipe.steps_back:
                 step_back(
                     self.lab.base, model, parent, neutral_prompts(), self.hints, config, quiet
                 )
@@ -274,9 +285,20 @@ class Cell:
         key = (self.person.name, self.seed)
         if key not in self.lab.first_evals:
             self.lab.first_evals[key] = self.evaluate()
+        self.seen = self.answering(), self.lab.first_evals[key]
         return self.lab.first_evals[key]
 
+    def answering(self) -> tuple[Policy, list[str]]:
+        """What the next reply depends on."""
+        return self.policy, self.shown()
+
     def evaluate(self) -> dict[str, Any]:
+        """How the held-out questions are answered now; asked anew only if something changed."""
+        if self.seen[0] != self.answering():
+            self.seen = self.answering(), self.examine()
+        return self.seen[1]
+
+    def examine(self) -> dict[str, Any]:
         prompts = [asked(question, self.shown()) for question in self.held_out]
         replies = self.lab.ask(prompts, self.policy, seed=self.seed * 10_000 + 5000)
         answers = [answer_of(*pair) for pair in zip(self.held_out, replies, strict=True)]

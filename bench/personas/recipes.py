@@ -24,6 +24,7 @@ class Recipe:
     learns: str
     config: TrainConfig
     batch: int
+    counts_unhinted: bool  # whether a rating without a hint takes a place in the batch
     words: bool
     rate: float | None  # for "trl"
     steps_back: bool  # a version beyond the drift limit is moved back, as the product does
@@ -36,6 +37,7 @@ def recipe(
     words: bool = True,
     steps_back: bool = True,
     batch: int = 8,
+    counts_unhinted: bool = True,
     rate: float | None = None,
     **fields: Any,
 ) -> Recipe:
@@ -45,16 +47,13 @@ def recipe(
         learns=learns,
         config=config,
         batch=batch,
+        counts_unhinted=counts_unhinted,
         words=words,
         rate=rate,
         steps_back=steps_back,
     )
 
 
-# OpenClaw-RL's defaults (arXiv 2603.10165 and its scripts): raw +-1 as the advantage, no baseline,
-# no anchor, one step per batch of 16 on whole replies. Adapter shape as ours. Its hybrid also pulls
-# replies without a hint toward the base through the distillation; here they train by reward alone.
-UPSTREAM: dict[str, Any] = {
 def settings(recipe: Recipe) -> dict[str, Any]:
     """The method, and what differs from the defaults: what a row says it was made with."""
     usual = json.loads(TrainConfig().to_json())
@@ -62,9 +61,20 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     return {name: own[name] for name in own if name == "method" or own[name] != usual[name]}
 
 
+# OpenClaw-RL's defaults (arXiv 2603.10165 and its scripts): raw +-1 as the advantage, no baseline,
+# no anchor, one step per batch of 16 on whole replies, the mean over replies of each one's mean;
+# its distillation leaves turns without a hint out of the batch. What differs here: adapters have
+# our shape (rank 8, not 16; the scale is the same), replies are sampled at 0.7 and not at 0.6, a
+# batch trains before the next is rated and not one version late, importance weights are cut at 2
+# (there are none there; of replies of the same version they are 1), a person says one hint and not
+# up to three, and never nothing, so no neutral turn fills the batch. Its hybrid pulls replies
+# without a hint toward the base through the distillation, whose mean is over all 16; here they
+# train by reward alone, and the distillation's mean is over those with a hint.
+UPSTREAM: dict[str, Any] = {
     "steps_back": False,
     "batch": 16,
     "batch_size": 16,
+    "loss_mean": "replies",
     "lr": 1e-5,
     "weight_decay": 0.1,
     "max_steps": 1,
@@ -81,7 +91,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
 OURS: dict[str, Any] = {"lr": TrainConfig().lr, "batch": 8, "batch_size": 8}
 UPSTREAM_METHODS: dict[str, dict[str, Any]] = {
     "openclaw-binary": {"method": "binary"},
-    "openclaw-opd": {"method": "opd", "estimator": "token", "reward_weight": 0.0},
+    "openclaw-opd": {"method": "opd", "estimator": "token", "counts_unhinted": False},
     "openclaw-combine": {"method": "combine", "combine": "advantages"},
     "openclaw-hybrid": {"method": "combine", "estimator": "topk"},
 }
@@ -93,7 +103,7 @@ RECIPES = {
     for each in (
         recipe("base", learns="nothing"),
         recipe("hinted", learns="hinted"),
-        recipe("memory", learns="memory"),
+        recipe("memory", learns="memory", batch=1),  # the next reply knows
         recipe("opd"),
         recipe("opd-twice", reanswer_steps=2),
         recipe("opd-shown", demonstrations=2),  # liked replies, beside the hint

@@ -1,0 +1,164 @@
+"""A cell of the personas bench without a model server: when it learns, what its row says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from math import log
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.personas.cell import Cell, Lab
+from bench.personas.people import PEOPLE
+from bench.personas.recipes import RECIPES, settings
+from bench.personas.report import table
+from bench.personas.run import done_cells
+from bench.personas.sft import sft_update
+from rollouts.types import BASE, Message, Policy, Rollout, Sample, SamplingParams
+from training.base import Base, load_base
+from training.config import TrainConfig
+from training.forward import response_logprobs
+from training.tiny import write_tiny
+
+HINT = PEOPLE["greets"].hint
+GREETING, BARE = "Hello! Boil water.", "Boil water."
+
+
+class Stage(Lab):
+    """Greets when a hint asks for it, and by itself on every other question."""
+
+    asked = 0  # times that a batch of questions was put
+
+    def ask(
+        self, prompts: Sequence[Sequence[Message]], policy: Policy, *, seed: int
+    ) -> list[Rollout]:
+        self.asked += 1
+        return [self.reply(prompt, number) for number, prompt in enumerate(prompts)]
+
+    def reply(self, prompt: Sequence[Message], number: int) -> Rollout:
+        text = GREETING if HINT in prompt[-1]["content"] or number % 2 else BARE
+        ids = self.base.encode(text)
+        return Rollout(
+            text=text,
+            prompt_ids=self.base.render(prompt),
+            response_ids=ids,
+            logprobs=(-1.0,) * len(ids),
+            finish_reason="stop",
+            policy=BASE,
+            params=SamplingParams(),
+        )
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
+    folder = write_tiny(tmp_path_factory.mktemp("models") / "tiny")
+    return replace(load_base(folder, device="cpu"), autocast_dtype=None)
+
+
+@pytest.fixture
+def stage(base: Base, tmp_path: Path) -> Stage:
+    return Stage(engine=None, base=base, folder=tmp_path)  # type: ignore[arg-type]
+
+
+def cell_of(stage: Stage, recipe: str) -> Cell:
+    return Cell(stage, RECIPES[recipe], PEOPLE["greets"], seed=0)
+
+
+def test_prompt_memory_holds_from_the_next_reply_on(stage: Stage) -> None:
+    row = cell_of(stage, "memory").run(8, with_gate=False)
+    assert {n: found["satisfied"] for n, found in row["evals"].items()} == {
+        "0": 0.5, "4": 1.0, "8": 1.0,
+    }  # fmt: skip
+    assert row["three"] == 4  # the first reply is not greeted, its hint is in the second's prompt
+    assert stage.asked == 8 + 2  # the turns; before any, and at 4, since when nothing has changed
+
+
+def test_a_batch_of_hinted_turns_waits_for_them(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned: list[list[Sample]] = []
+    monkeypatch.setattr(Cell, "learn", lambda _, samples: learned.append(samples))
+    row = cell_of(stage, "openclaw-opd").run(64, with_gate=False)
+    assert [len(batch) for batch in learned] == [16, 16]  # of which a half needs no hint
+    assert all(sample.hint for batch in learned for sample in batch)
+    assert sorted(map(int, row["evals"])) == [0, 4, 8, 16, 32, 64]
+    learned.clear()
+    cell_of(stage, "openclaw-combine").run(40, with_gate=False)
+    assert [[s.id for s in batch] for batch in learned] == [[*range(16)], [*range(16, 32)]]
+
+
+def test_before_the_first_update_a_reply_is_what_it_was(stage: Stage) -> None:
+    row = cell_of(stage, "openclaw-combine").run(8, with_gate=False)
+    assert row["evals"]["0"] == row["evals"]["4"] == row["evals"]["8"]
+    assert stage.asked == 2  # the questions held out, once, and eight to rate
+
+
+def test_a_row_says_what_it_was_made_with(stage: Stage) -> None:
+    row = cell_of(stage, "openclaw-binary").run(8, with_gate=False)
+    assert row["dtype"] == "fp32"
+    assert row["config"]["method"] == "binary"
+    assert row["config"]["loss_mean"] == "replies"
+    assert "rank" not in row["config"]  # the default
+    made = TrainConfig(**row["config"])
+    assert made == RECIPES["openclaw-binary"].config
+    assert json.loads(json.dumps(row)) == row
+
+
+def row_of(recipe: str = "opd", **more: Any) -> dict[str, Any]:
+    found = {"satisfied": 0.5, "nll": 1.0, "passed": [1, 0]}
+    row = {"recipe": recipe, "person": "short", "seed": 0, "turns": 16, "evals": {"0": found}}
+    return {**row, "three": None, "updates": [], "gate": None, **more}
+
+
+def written(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_a_cell_that_ran_again_with_more_turns_counts_once(tmp_path: Path) -> None:
+    rows = [row_of(), row_of(turns=64), row_of(three=9), row_of(seed=1), row_of(seed=1, three=5)]
+    found = done_cells(written(tmp_path / "cells.jsonl", *rows))
+    assert found == [row_of(turns=64), row_of(seed=1, three=5)]
+    assert "| short | opd | 2 |" in table(found)
+
+
+def test_a_row_of_other_settings_is_not_done(tmp_path: Path) -> None:
+    now = settings(RECIPES["opd"])
+    old = row_of(config={**now, "lr": 1e-3}, turns=64)
+    path = tmp_path / "cells.jsonl"
+    assert done_cells(written(path, old)) == []
+    assert done_cells(written(path, row_of())) == [row_of()]  # it says nothing of its settings
+    new = row_of(config=now)
+    assert done_cells(written(path, new, old)) == [new]
+
+
+def test_the_table_says_when_its_rows_mix_precisions() -> None:
+    rows = [row_of(dtype="fp32"), row_of(seed=1, dtype="bf16"), row_of(seed=2)]
+    assert "1 in an unknown precision, 1 in bf16, 1 in fp32" in table(rows)
+    assert "mixed" not in table([row_of(dtype="fp32"), row_of(seed=1, dtype="fp32")])
+
+
+def test_plain_sft_goes_on_where_a_clipped_surrogate_would_stop(base: Base, tmp_path: Path) -> None:
+    messages = [Message(role="user", content="How do I make tea?")]
+    sample = Sample(
+        id=1, messages=messages, prompt_ids=base.render(messages),
+        response_ids=base.encode("Hello! Boil water."), rollout_logprobs=None, temperature=0.7,
+        template_hash=base.template_hash, reward=-1.0, hint=None, correction=None,
+    )  # fmt: skip
+    config = replace(RECIPES["sft"].config, lr=3e-3)
+    pair = (sample.prompt_ids, sample.response_ids)
+    first = float(-response_logprobs(base, base.model, pair).mean())
+    losses, parent = [], None
+    for version in range(4):
+        out = tmp_path / f"v{version}"
+        losses += sft_update(base, [sample], config, parent=parent, out=out)
+        parent = out
+    assert losses[0] == pytest.approx(first, rel=1e-5)
+    assert len(losses) == 4 * 3  # three passes each
+    assert all(after < before for before, after in pairwise(losses))
+    beyond = next(n for n, loss in enumerate(losses) if first - loss > log(1.28))
+    assert beyond < len(losses) - 3
