@@ -7,6 +7,7 @@ between versions, and is read within the time taken. So the losses stay the othe
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from bench.trainer.contestant import Desk, Task, task  # first: it sets the threads
@@ -24,7 +25,9 @@ from training.types import StepMetrics
 
 def main() -> None:
     desk, todo = Desk(), task()
-    base = load_base(todo.base, device="cpu", threads=1)
+    base = replace(
+        load_base(todo.base, device="cpu", threads=1), autocast_dtype=None
+    )  # fp32, as theirs
     desk.loaded()
     config = config_of(todo)
     model = attach(base, config, todo.adapter)
