@@ -21,13 +21,14 @@ import argparse
 import json
 import shutil
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.personas.cell import HERE, Cell, Lab
 from bench.personas.people import PEOPLE
-from bench.personas.recipes import RECIPES, settings
+from bench.personas.recipes import QUICK, RECIPES, settings
 from bench.personas.report import write_report
 from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
@@ -62,17 +63,20 @@ def longest(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def quick(cells: Sequence[dict[str, Any]]) -> int:
+def quick(cells: Sequence[dict[str, Any]], seconds: float) -> int:
     """The short form's verdict: 0 when eight ratings taught the person's wish."""
     (cell,) = cells
     before, after = (cell["evals"][turns]["satisfied"] for turns in ("0", str(QUICK_TURNS)))
     learned = after - before >= QUICK_GAIN
-    print(f"satisfied {before} -> {after}: {'it learns' if learned else 'LEARNING IS BROKEN'}")
+    print(
+        f"satisfied {before} -> {after} in {seconds:.0f} s:",
+        "it learns" if learned else "LEARNING IS BROKEN",
+    )
     return 0 if learned else 1
 
 
 def main() -> int:
-    args = arguments()
+    args, started = arguments(), time.monotonic()
     if args.quick:
         args.recipes, args.people, args.seeds, args.turns = ["opd"], ["short"], [0], QUICK_TURNS
         args.out = Path(tempfile.mkdtemp()) / "cells.jsonl"
@@ -90,7 +94,7 @@ def main() -> int:
         run_cells(wanted[number::of], args)
     cells = done_cells(args.out)
     if args.quick:
-        return quick(cells)
+        return quick(cells, time.monotonic() - started)
     write_report(cells, args.report)
     return 0
 
@@ -106,7 +110,8 @@ def run_cells(wanted: Sequence[tuple[str, str, int]], args: argparse.Namespace) 
         base = load_base(stack.config.model_folder, threads=args.threads)
         lab = Lab(build_engine(EngineConfig(url=url, key=key)), base, folder)
         for recipe, person, seed in wanted:
-            one = Cell(lab, RECIPES[recipe], PEOPLE[person], seed)
+            chosen = QUICK if args.quick else RECIPES[recipe]
+            one = Cell(lab, chosen, PEOPLE[person], seed)
             cell = one.run(args.turns, with_gate=not args.quick)
             args.out.parent.mkdir(parents=True, exist_ok=True)
             with args.out.open("a", encoding="utf-8") as file:
