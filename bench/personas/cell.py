@@ -33,6 +33,7 @@ from training.trainer import train
 
 HERE = Path(__file__).parent
 MAX_TOKENS, TEMPERATURE, HELD_OUT = 160, 0.7, 24
+FIRST = 48  # questions that are rated before the others
 EVALS = (0, 4, 8, 16, 32, 64)
 REPLAYED = 8  # as the product does
 
@@ -85,15 +86,21 @@ def all_questions() -> dict[str, list[str]]:
     return found
 
 
-def questions_for(person: Person, seed: int) -> tuple[list[str], list[str]]:
-    """(to be rated, in this seed's order; held out)."""
+def questions_for(
+    person: Person, seed: int, held_out: int = HELD_OUT
+) -> tuple[list[str], list[str]]:
+    """(to be rated, in this seed's order; held out). The list grew: what came later is asked later,
+    so that each seed's first questions stay what they were."""
     data = all_questions()
-    train, held_out = data["train"], data["held_out"]
+    first, later = data["train"][:FIRST], data["train"][FIRST:]
+    kept = data["held_out"][:held_out]
     if person.recipes:
-        half = len(data["recipes"])
-        train = train[:half] + data["recipes"]
-        held_out = held_out[: HELD_OUT // 2] + data["recipes_held_out"][: HELD_OUT // 2]
-    return random.Random(seed).sample(train, len(train)), held_out[:HELD_OUT]
+        half = FIRST // 2
+        first, later = data["train"][:half] + data["recipes"][:half], data["recipes"][half:]
+        later = data["train"][half : half + len(later)] + later
+        kept = data["held_out"][: held_out // 2] + data["recipes_held_out"][: held_out // 2]
+    chance = random.Random(seed)
+    return [q for part in (first, later) for q in chance.sample(part, len(part))], kept
 
 
 def is_recipe(question: str) -> bool:
@@ -114,9 +121,11 @@ def answer_of(question: str, rollout: Rollout) -> Answer:
 class Cell:
     """One person with one recipe, from no version to the last rated turn."""
 
-    def __init__(self, lab: Lab, recipe: Recipe, person: Person, seed: int) -> None:
+    def __init__(
+        self, lab: Lab, recipe: Recipe, person: Person, seed: int, held_out: int = HELD_OUT
+    ) -> None:
         self.lab, self.recipe, self.person, self.seed = lab, recipe, person, seed
-        self.questions, self.held_out = questions_for(person, seed)
+        self.questions, self.held_out = questions_for(person, seed, held_out)
         self.policy: Policy = BASE
         self.baseline = Baseline()
         self.optimizer: Path | None = None

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.personas.cell import HERE, Cell, Lab
+from bench.personas.cell import HELD_OUT, HERE, Cell, Lab
 from bench.personas.people import PEOPLE
 from bench.personas.recipes import QUICK, RECIPES, settings
 from bench.personas.report import write_report
@@ -40,11 +40,11 @@ QUICK_TURNS, QUICK_GAIN = 8, 0.25
 
 
 def done_cells(path: Path) -> list[dict[str, Any]]:
-    """The rows that hold for the recipes as they are, one per cell."""
+    """The rows that hold for the recipes as they are."""
     if not path.exists():
         return []
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return longest([row for row in rows if is_present(row)])
+    return [row for row in rows if is_present(row)]
 
 
 def is_present(row: dict[str, Any]) -> bool:
@@ -53,14 +53,9 @@ def is_present(row: dict[str, Any]) -> bool:
     return recipe is None or row.get("config") in (None, settings(recipe))
 
 
-def longest(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of rows of one cell the one with the most turns, of equals the latest: a seed counts once."""
-    found: dict[tuple[str, str, int], dict[str, Any]] = {}
-    for row in rows:
-        key = row["recipe"], row["person"], row["seed"]
-        if key not in found or row["turns"] >= found[key]["turns"]:
-            found[key] = row
-    return list(found.values())
+def is_done(row: dict[str, Any], args: argparse.Namespace) -> bool:
+    """Whether it has as many turns, and as many held-out questions, as are asked for."""
+    return row["turns"] >= args.turns and len(row["evals"]["0"]["passed"]) >= args.held_out
 
 
 def quick(cells: Sequence[dict[str, Any]], seconds: float) -> int:
@@ -81,7 +76,7 @@ def main() -> int:
         args.recipes, args.people, args.seeds, args.turns = ["opd"], ["short"], [0], QUICK_TURNS
         args.out = Path(tempfile.mkdtemp()) / "cells.jsonl"
     found = done_cells(args.out)
-    names = {(c["recipe"], c["person"], c["seed"]) for c in found if c["turns"] >= args.turns}
+    names = {(c["recipe"], c["person"], c["seed"]) for c in found if is_done(c, args)}
     wanted = [
         (recipe, person, seed)
         for seed in args.seeds
@@ -111,7 +106,7 @@ def run_cells(wanted: Sequence[tuple[str, str, int]], args: argparse.Namespace) 
         lab = Lab(build_engine(EngineConfig(url=url, key=key)), base, folder)
         for recipe, person, seed in wanted:
             chosen = QUICK if args.quick else RECIPES[recipe]
-            one = Cell(lab, chosen, PEOPLE[person], seed)
+            one = Cell(lab, chosen, PEOPLE[person], seed, args.held_out)
             cell = one.run(args.turns, with_gate=not args.quick)
             args.out.parent.mkdir(parents=True, exist_ok=True)
             with args.out.open("a", encoding="utf-8") as file:
@@ -130,6 +125,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--people", nargs="+", default=list(FIRST_STAGE), choices=PEOPLE)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--turns", type=int, default=64, help="rated turns")
+    parser.add_argument(
+        "--held-out", type=int, default=HELD_OUT, choices=range(2, 97), metavar="N",
+        help=f"questions that are never rated, up to 96; default {HELD_OUT}",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, default=HERE / "results" / "cells.jsonl")
     parser.add_argument("--report", type=Path, default=HERE.parent.parent / "docs" / "personas")
     parser.add_argument("--shard", default="0/1", help="I/N: every Nth cell from the Ith on")
