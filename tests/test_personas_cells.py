@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -12,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from bench.personas.cell import Cell, Lab
+from bench.personas.cell import Cell, Lab, all_questions, questions_for
 from bench.personas.people import PEOPLE
 from bench.personas.recipes import RECIPES, settings
-from bench.personas.report import table
-from bench.personas.run import done_cells
+from bench.personas.report import chance, gains, longest, table, write_png
+from bench.personas.run import done_cells, is_done
 from bench.personas.sft import sft_update
 from rollouts.types import BASE, Message, Policy, Rollout, Sample, SamplingParams
 from training.base import Base, load_base
@@ -121,7 +122,7 @@ def written(path: Path, *rows: dict[str, Any]) -> Path:
 
 def test_a_cell_that_ran_again_with_more_turns_counts_once(tmp_path: Path) -> None:
     rows = [row_of(), row_of(turns=64), row_of(three=9), row_of(seed=1), row_of(seed=1, three=5)]
-    found = done_cells(written(tmp_path / "cells.jsonl", *rows))
+    found = longest(done_cells(written(tmp_path / "cells.jsonl", *rows)))
     assert found == [row_of(turns=64), row_of(seed=1, three=5)]
     assert "| short | opd | 2 |" in table(found)
 
@@ -134,12 +135,92 @@ def test_a_row_of_other_settings_is_not_done(tmp_path: Path) -> None:
     assert done_cells(written(path, row_of())) == [row_of()]  # it says nothing of its settings
     new = row_of(config=now)
     assert done_cells(written(path, new, old)) == [new]
+    args = Namespace(turns=16, held_out=2)
+    assert is_done(new, args)
+    assert not is_done(new, Namespace(turns=32, held_out=2))
+    assert not is_done(new, Namespace(turns=16, held_out=96))
 
 
 def test_the_table_says_when_its_rows_mix_precisions() -> None:
     rows = [row_of(dtype="fp32"), row_of(seed=1, dtype="bf16"), row_of(seed=2)]
     assert "1 in an unknown precision, 1 in bf16, 1 in fp32" in table(rows)
     assert "mixed" not in table([row_of(dtype="fp32"), row_of(seed=1, dtype="fp32")])
+
+
+def thumbed(seed: int, before: list[int], after: list[int]) -> dict[str, Any]:
+    """A row of thumbs alone; which held-out questions passed at 0 and at 64."""
+    ends = {"0": before, "4": before, "64": after}
+    evals = {
+        n: {"satisfied": sum(passed) / len(passed), "nll": 1.0, "passed": passed}
+        for n, passed in ends.items()
+    }
+    return row_of("kto", seed=seed, turns=64, evals=evals, updates=[{"seconds": 1.0}])
+
+
+def test_a_gain_is_paired_by_question_over_seeds() -> None:
+    rows = [thumbed(0, [0, 0, 1], [1, 0, 0]), thumbed(1, [0, 1, 0], [1, 1, 0])]
+    assert gains(rows) == [1.0, 0.0, -0.5]
+
+
+def test_chance_is_the_share_of_resamples_without_a_gain() -> None:
+    assert chance([1.0] * 8) == pytest.approx(1 / 10_001)  # no resample can fail
+    assert chance([0.0] * 8) == 1.0
+    # of two questions, +1 and -1, a resample is (-, -), (-, +), (+, -) or (+, +): 3 of 4 gain none
+    assert chance([1.0, -1.0]) == pytest.approx(0.75, abs=0.02)
+    # one +1 among three: none of three draws hits it in (2/3)^3
+    assert chance([1.0, 0.0, 0.0]) == pytest.approx(8 / 27, abs=0.02)
+    rows = [thumbed(seed, [0] * 24, [1] * 12 + [0] * 12) for seed in range(3)]
+    assert "| short | kto | 3 | 64 | 24 | 0.00 | +0.500 | 0.0001 |" in table(rows)
+
+
+def test_the_table_shows_leaks_health_and_who_gains_from_a_hint() -> None:
+    found = {"satisfied": 0.5, "nll": 1.0, "passed": [1, 0], "recipes": 0.25, "rest": 0.75}
+    better = {**found, "satisfied": 0.9, "recipes": 1.0, "rest": 0.8}
+    gate = {
+        "repetition": 0.02, "empty": 0.0, "cut_off": 0.5, "length": 30.0, "drift": 0.1,
+        "drift_limit": 0.2, "accepted": True,
+    }  # fmt: skip
+    rows = [
+        row_of("hinted", evals={"0": better}),
+        row_of("opd", evals={"0": found, "16": better}, gate=gate),
+        row_of("hinted", person="plain", evals={"0": {**better, "satisfied": 0.75}}),
+        row_of("opd", person="plain", evals={"0": found}),
+    ]
+    text = table(rows)
+    assert "keeps in 0.7 or more\n(plain, short;" in text
+    assert "by 0.3 or more\n(short;" in text
+    assert "| opd | 0.020 (0.020) | 0.000 (0.000) | 0.500 (0.500) | 30 (30) | 1 of 1 |" in text
+    one = table(rows[:2])
+    assert "| opd | 1 | 16 | 0.25 | 1.00 | 0.75 | 0.80 |" in one
+
+
+def test_without_a_browser_the_curves_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    write_png(None, tmp_path / "curves.png")
+    assert "there is no Chromium" in capsys.readouterr().out
+    assert not (tmp_path / "curves.png").exists()
+
+
+def test_no_question_is_both_rated_and_held_out() -> None:
+    data = all_questions()
+    rated, kept = data["train"] + data["recipes"], data["held_out"] + data["recipes_held_out"]
+    assert len({question.lower() for question in rated + kept}) == len(rated + kept)
+    for person in (PEOPLE["short"], PEOPLE["recipes"]):
+        asked, held_out = questions_for(person, 0, 96)
+        assert (len(set(asked)), len(set(held_out))) == (64, 96)
+        assert not set(asked) & set(held_out)
+
+
+def test_a_seeds_first_questions_stay_what_they_were() -> None:
+    asked, held_out = questions_for(PEOPLE["short"], 0)
+    assert asked[:2] == ["How does a refrigerator work?", "How do I keep houseplants alive?"]
+    mixed, _ = questions_for(PEOPLE["recipes"], 0)
+    assert mixed[:2] == ["How do I make pancakes?", "How do I cook rice?"]
+    assert (held_out[0], held_out[-1]) == (
+        "How do I make coffee?", "What are the benefits of reading?"
+    )  # fmt: skip
 
 
 def test_plain_sft_goes_on_where_a_clipped_surrogate_would_stop(base: Base, tmp_path: Path) -> None:

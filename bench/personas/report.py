@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import tempfile
 from collections import Counter
@@ -13,13 +14,20 @@ import plotly.graph_objects as go
 from playwright.sync_api import sync_playwright
 from plotly.subplots import make_subplots
 
+from bench.personas.recipes import RECIPES
+from tests.prepare import chromium
+
 Cells = Sequence[dict[str, Any]]
 REACHABLE = 0.7  # what the hinted base satisfies of a wish that its student can be asked for
+GAIN = 0.3  # by how much more than the base, where a hint says something
+DRAWS = 10_000  # of the bootstrap
+SHARE = "satisfied"
 COLUMNS = 3
 
 
-def write_report(cells: Cells, folder: Path) -> None:
+def write_report(rows: Cells, folder: Path) -> None:
     """Everything that has run so far; what has not is a dash."""
+    cells = longest(rows)
     if not cells:
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -30,9 +38,26 @@ def write_report(cells: Cells, folder: Path) -> None:
     print((folder / "table.md").read_text(encoding="utf-8"))
 
 
+def longest(rows: Cells) -> Cells:
+    """Of rows of one cell the one with the most turns, of equals the latest: a seed counts once."""
+    found: dict[tuple[str, str, int], dict[str, Any]] = {}
+    for row in rows:
+        key = row["recipe"], row["person"], row["seed"]
+        if key not in found or row["turns"] >= found[key]["turns"]:
+            found[key] = row
+    return list(found.values())
+
+
 def table(cells: Cells) -> str:
-    """Per recipe and person the medians over seeds, then each recipe's mean over people."""
+    """Per recipe and person the medians over seeds, then what they say together."""
     turns = sorted({int(n) for cell in cells for n in cell["evals"]})
+    columns = [f"{n} turns" for n in turns]
+    rows = []
+    for person, recipe in sorted({(c["person"], c["recipe"]) for c in cells}):
+        group = of(cells, person=person, recipe=recipe)
+        row = [person, recipe, str(len(group)), *(at(group, n) for n in turns)]
+        rows.append([*row, three(group), drift(group), seconds(group)])
+    head = ["person", "recipe", "seeds", *columns, "three in a row", "drift (limit)"]
     lines = [
         "# Personas",
         "",
@@ -41,16 +66,15 @@ def table(cells: Cells) -> str:
         "`openclaw-*` are rebuilt from formulas: bench/personas/recipes.py says what differs.",
         *arithmetic(cells),
         "",
-        "| person | recipe | seeds | "
-        + " | ".join(f"{n} turns" for n in turns)
-        + " | three in a row | drift (limit) | s per update |",
-        "|---" * (6 + len(turns)) + "|",
+        *grid([*head, "s per update"], rows),
     ]
-    for person, recipe in sorted({(c["person"], c["recipe"]) for c in cells}):
-        group = of(cells, person=person, recipe=recipe)
-        row = [person, recipe, str(len(group)), *(at(group, n) for n in turns)]
-        lines.append("| " + " | ".join([*row, three(group), drift(group), seconds(group)]) + " |")
-    return "\n".join([*lines, "", *means(cells, turns)]) + "\n"
+    parts = [*means(cells, turns), leaks(cells), thumbs(cells), health(cells)]
+    return "\n".join([*lines, *(line for part in parts if part for line in ["", *part])]) + "\n"
+
+
+def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table in Markdown."""
+    return ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
 
 
 def arithmetic(cells: Cells) -> list[str]:
@@ -62,29 +86,122 @@ def arithmetic(cells: Cells) -> list[str]:
     return [f"Rows were trained in mixed arithmetic: {shares}."]
 
 
-def means(cells: Cells, turns: Sequence[int]) -> list[str]:
-    """Each recipe's mean over the people that the hinted base satisfies."""
-    hinted = {c["person"]: c["evals"]["0"]["satisfied"] for c in of(cells, recipe="hinted")}
-    reachable = {person for person, share in hinted.items() if share >= REACHABLE}
-    if not reachable:
+def means(cells: Cells, turns: Sequence[int]) -> list[list[str]]:
+    """Each recipe's mean over the people whom a hint serves: well, and clearly better."""
+    first = {person: of(cells, person=person) for person in sorted({c["person"] for c in cells})}
+    hinted = {p: middle(values(of(group, recipe="hinted"), 0, SHARE)) for p, group in first.items()}
+    base = {
+        p: middle(values([c for c in group if c["recipe"] != "hinted"], 0, SHARE))
+        for p, group in first.items()
+    }
+    well = [p for p, share in hinted.items() if share is not None and share >= REACHABLE]
+    better = [
+        p for p, share in hinted.items()
+        if share is not None and base[p] is not None and share - base[p] >= GAIN
+    ]  # fmt: skip
+    kept = f"whose wish the hinted base keeps in {REACHABLE} or more"
+    gained = f"whose wish the hinted base keeps more often than the base, by {GAIN} or more"
+    return [mean_over(cells, turns, well, kept), mean_over(cells, turns, better, gained)]
+
+
+def mean_over(cells: Cells, turns: Sequence[int], people: Sequence[str], which: str) -> list[str]:
+    if not people:
         return []
-    lines = [
-        f"Mean satisfied over the people whose wish the hinted base keeps in {REACHABLE} or more",
-        f"({', '.join(sorted(reachable))}; `people` says on how many of them a recipe ran):",
-        "",
-        "| recipe | people | " + " | ".join(f"{n} turns" for n in turns) + " |",
-        "|---" * (2 + len(turns)) + "|",
-    ]
+    rows = []
     for recipe in sorted({cell["recipe"] for cell in cells}):
-        group = [c for c in of(cells, recipe=recipe) if c["person"] in reachable]
-        people = sorted({cell["person"] for cell in group})
-        row = [recipe, f"{len(people)} of {len(reachable)}"]
+        group = of(cells, recipe=recipe)
+        ran = [person for person in people if of(group, person=person)]
+        row = [recipe, f"{len(ran)} of {len(people)}"]
         for n in turns:
-            each = [middle(values(of(group, person=p), n, "satisfied")) for p in people]
+            each = [middle(values(of(group, person=p), n, SHARE)) for p in ran]
             known = [value for value in each if value is not None]
             row.append(f"{statistics.fmean(known):.2f}" if known else "–")
-        lines.append("| " + " | ".join(row) + " |")
-    return lines
+        rows.append(row)
+    return [
+        f"Mean satisfied over the people {which}",
+        f"({', '.join(people)}; `people` says on how many of them a recipe ran):",
+        "",
+        *grid(["recipe", "people", *(f"{n} turns" for n in turns)], rows),
+    ]
+
+
+def leaks(cells: Cells) -> list[str]:
+    """Does a hint about one kind of request leak into the others?"""
+    rows = []
+    group = [cell for cell in cells if "rest" in cell["evals"]["0"]]
+    for recipe in sorted({cell["recipe"] for cell in group}):
+        ran = of(group, recipe=recipe)
+        shares = [
+            f"{statistics.median(found[kind] for found in ends):.2f}"
+            for kind in ("recipes", "rest")
+            for ends in ([c["evals"]["0"] for c in ran], [c["evals"][last(c)] for c in ran])
+        ]
+        rows.append([recipe, str(len(ran)), "/".join(sorted({last(c) for c in ran})), *shares])
+    head = ["recipe", "seeds", "turns", "recipes at 0", "recipes then", "rest at 0", "rest then"]
+    said = "Does a wish about recipes leak? Satisfied among the recipes, and among the rest:"
+    return [said, "", *grid(head, rows)] if rows else []
+
+
+def thumbs(cells: Cells) -> list[str]:
+    """What thumbs alone have gained, and whether it may be chance."""
+    rows = []
+    for person, recipe in sorted({(c["person"], c["recipe"]) for c in cells}):
+        group = of(cells, person=person, recipe=recipe)
+        if recipe not in RECIPES or RECIPES[recipe].words or not any(c["updates"] for c in group):
+            continue
+        differences = gains(group)
+        gain, p = statistics.fmean(differences), chance(differences)
+        turns = "/".join(sorted({last(c) for c in group}, key=int))
+        row = [person, recipe, str(len(group)), turns, str(len(differences))]
+        base = statistics.median(values(group, 0, SHARE))
+        rows.append([*row, f"{base:.2f}", f"{gain:+.3f}", f"{p:.4f}"])
+    head = ["person", "recipe", "seeds", "turns", "questions", "base", "gain", "p"]
+    said = "Thumbs alone: the gain in satisfied since turn 0, and how likely one of 0 or less is"
+    how = f"(questions resampled {DRAWS:,} times, each the mean of its seeds):"
+    return [said, how, "", *grid(head, rows)] if rows else []
+
+
+def gains(group: Cells) -> list[float]:
+    """Of each held-out question, the mean over seeds of passed at the last turn minus at 0.
+
+    Where seeds were asked different numbers of questions, of those that all were asked.
+    """
+    pairs = [(cell["evals"]["0"]["passed"], cell["evals"][last(cell)]["passed"]) for cell in group]
+    seeds = [[then - now for now, then in zip(*pair, strict=True)] for pair in pairs]
+    return [statistics.fmean(each) for each in zip(*seeds, strict=False)]
+
+
+def chance(differences: Sequence[float], *, draws: int = DRAWS, seed: int = 0) -> float:
+    """p of the mean being above 0 by chance: a one-sided bootstrap over questions.
+
+    (b + 1) / (draws + 1), where b resamples have a mean of 0 or less (Davison and Hinkley 1997,
+    eq. 4.11): never 0.
+    """
+    dice = random.Random(seed)
+    count = len(differences)
+    below = sum(sum(dice.choices(differences, k=count)) <= 1e-9 for _ in range(draws))
+    return (below + 1) / (draws + 1)
+
+
+def health(cells: Cells) -> list[str]:
+    """Do replies degenerate? The gate's measures of the last versions, all people together."""
+    rows = []
+    for recipe in sorted({cell["recipe"] for cell in cells}):
+        gates = [cell["gate"] for cell in of(cells, recipe=recipe) if cell["gate"]]
+        if not gates:
+            continue
+        both = [
+            f"{statistics.median(found):.3f} ({max(found):.3f})"
+            for name in ("repetition", "empty", "cut_off")
+            for found in [[gate[name] or 0.0 for gate in gates]]
+        ]
+        lengths = [gate["length"] for gate in gates]
+        accepted = sum(gate["accepted"] for gate in gates)
+        shortest = f"{statistics.median(lengths):.0f} ({min(lengths):.0f})"
+        rows.append([recipe, *both, shortest, f"{accepted} of {len(gates)}"])
+    head = ["recipe", "repeated 4-grams", "empty", "cut off", "tokens", "gate accepts"]
+    said = "Do replies degenerate? The gate's measures at the end, the median of all cells (worst):"
+    return [said, "", *grid(head, rows)] if rows else []
 
 
 def curves(cells: Cells) -> Any:
@@ -99,7 +216,7 @@ def curves(cells: Cells) -> Any:
         for number, recipe in enumerate(recipes):
             group = of(cells, person=person, recipe=recipe)
             points = sorted({int(n) for cell in group for n in cell["evals"]})
-            heights = [middle(values(group, n, "satisfied")) for n in points]
+            heights = [middle(values(group, n, SHARE)) for n in points]
             if len(points) == 1:  # it does not learn: a level
                 points, heights = [0, max(int(n) for c in cells for n in c["evals"])], heights * 2
             if not points:
@@ -131,12 +248,15 @@ COLOURS = (
 
 
 def write_png(figure: Any, path: Path) -> None:
-    """Drawn by the Chromium that the browser tests use."""
+    """Drawn by the Chromium that the browser tests use; without one there is no picture."""
+    if not (program := chromium()):
+        print(f"{path.name} is not drawn: there is no Chromium", flush=True)
+        return
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as play:
         page_file = Path(folder) / "curves.html"
         figure.write_html(page_file, include_plotlyjs=True)
         browser = play.chromium.launch(
-            executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
+            executable_path=program, args=["--no-sandbox", "--disable-gpu"]
         )
         page = browser.new_page(viewport={"width": 1220, "height": int(figure.layout.height)})
         page.goto(page_file.as_uri())
@@ -153,12 +273,17 @@ def values(cells: Cells, turns: int, name: str) -> list[float]:
     return [cell["evals"][str(turns)][name] for cell in cells if str(turns) in cell["evals"]]
 
 
+def last(cell: dict[str, Any]) -> str:
+    """The number of turns of its last evaluation."""
+    return max(cell["evals"], key=int)
+
+
 def middle(numbers: Sequence[float]) -> float | None:
     return statistics.median(numbers) if numbers else None
 
 
 def at(group: Cells, turns: int) -> str:
-    shares, nlls = values(group, turns, "satisfied"), values(group, turns, "nll")
+    shares, nlls = values(group, turns, SHARE), values(group, turns, "nll")
     if not shares:
         return "–"
     spread = f" ({min(shares):.2f}–{max(shares):.2f})" if len(shares) > 1 else ""
