@@ -2,6 +2,7 @@
 
     make bench-personas                                   # all recipes on three people, one seed
     make bench-personas ARGS="--recipes opd memory --people short greets --seeds 0 1 --turns 16"
+    make bench-personas ARGS="--recipes binary kto --held-out 96 --seeds 0 1 2"  # is it chance?
     make bench-personas ARGS="--quick"                    # one person, eight ratings, must learn
 
 One cell is a recipe, a person and a seed. Replies come from vLLM (its ids and log-probs train),
