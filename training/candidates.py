@@ -9,6 +9,7 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
+from training.adapters import wearing
 from training.base import Base
 from training.batching import Item
 from training.config import TrainConfig
@@ -24,13 +25,20 @@ def overlap(student_ids_TK: Tensor, teacher_ids_TK: Tensor) -> int:
 
 
 @torch.no_grad()
-def with_chosen_hint(base: Base, model: PeftModel, item: Item, config: TrainConfig) -> Item:
-    """The item under the hint of largest overlap on its own reply; the first among equals."""
+def with_chosen_hint(
+    base: Base,
+    model: PeftModel,
+    item: Item,
+    config: TrainConfig,
+    teacher: dict[str, Tensor] | None = None,
+) -> Item:
+    """The item under the hint of largest overlap on its own reply; the first among equals.
+    `teacher`: its adapter; None is the frozen base."""
     if not item.other_prompts_ids:
         return item
     student_ids_TK = _topk(base, model, item.prompt_ids, item, config.topk)
     prompts: Sequence[tuple[int, ...]] = (item.teacher_prompt_ids, *item.other_prompts_ids)
-    with model.disable_adapter():
+    with wearing(model, teacher):
         shared = [
             overlap(student_ids_TK, _topk(base, model, prompt, item, config.topk))
             for prompt in prompts

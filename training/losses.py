@@ -135,6 +135,8 @@ def anchor_loss(
 
     The KL penalty of RLHF (arXiv 1909.08593, eq. 2) to the base, by the estimator that is never
     negative (Schulman 2020, "Approximating KL divergence", k3; GRPO, arXiv 2402.03300, eq. 4).
+    Its value is KL(pi || pi_0) on the policy's own words; its gradient, (1 - pi_0/pi) times that of
+    log pi, is there KL(pi_0 || pi)'s. Near the base, where it is to hold the policy, both agree.
     """
     zero_N = torch.zeros_like(policy_logprobs_N)
     difference_N = torch.where(mask_N, base_logprobs_N.detach() - policy_logprobs_N, zero_N)
@@ -152,8 +154,9 @@ def kto_loss(
 ) -> Tensor:
     """L = mean_i w_i (1 - sigma(+-beta (r_i - z))), + where the reply was liked; a scalar.
 
-    r_i = sum_t log pi(y_t) - log pi_0(y_t) of a whole reply, z (`reference`) the KL that the step
-    is at. KTO, arXiv 2402.01306, eq. 8; with z = 0 it is APO-zero-unpaired (arXiv 2408.06266).
+    r_i = sum_t log pi(y_t) - log pi_0(y_t) of a whole reply (as much of it as trains), z
+    (`reference`) the KL that the step is at. KTO, arXiv 2402.01306, eq. 8; with z = 0 it is
+    APO-zero-unpaired (arXiv 2408.06266).
     """
     gain_B = beta * (log_ratio_B - reference)
     liked_B = liked_weight * (1 - torch.sigmoid(gain_B))

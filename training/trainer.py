@@ -150,7 +150,7 @@ def _go_on_with(optimizer: torch.optim.Optimizer, path: Path) -> None:
 
 def _with_chosen_hint(run: _Run, item: Item) -> Item:
     run.check()
-    return with_chosen_hint(run.base, run.model, item, run.config)
+    return with_chosen_hint(run.base, run.model, item, run.config, run.teacher)
 
 
 def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> list[Item]:

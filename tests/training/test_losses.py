@@ -294,13 +294,19 @@ def test_kto_wants_liked_replies_above_the_reference_and_disliked_below() -> Non
 
 
 def test_apo_zero_unpaired_is_kto_without_a_reference() -> None:
+    ratios = torch.tensor([3.0, 1.0], requires_grad=True)
     loss = kto_loss(
-        torch.tensor([3.0, 3.0]),
+        ratios,
         torch.tensor([True, False]),
         reference=0.0,
         beta=0.1,
         liked_weight=1.0,
         disliked_weight=1.0,
     )
-    # 1 - sigma(0.3) where liked, sigma(0.3) where not: 1 in all
-    close(loss, 0.5)
+    # 1 - sigma(0.1 * 3) where liked, 1 - sigma(-0.1 * 1) = sigma(0.1) where not
+    liked, disliked = sigma(0.3), sigma(0.1)
+    close(loss, ((1 - liked) + disliked) / 2)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert ratios.grad is not None
+    close(ratios.grad[0], -0.1 * liked * (1 - liked) / 2)
+    close(ratios.grad[1], 0.1 * disliked * (1 - disliked) / 2)

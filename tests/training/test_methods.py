@@ -17,7 +17,6 @@ from training.adapters import adapter_tensors, snapshot, wearing
 from training.advantages import distillation_advantages, kto_weights
 from training.base import Base
 from training.batching import Item
-from training.candidates import overlap, with_chosen_hint
 from training.config import METHODS, TrainConfig
 from training.errors import NoSignal
 from training.forward import response_logprobs
@@ -351,24 +350,6 @@ def test_the_two_teachers_teach_differently(
             job(base, model, samples(base), dataclasses.replace(config, teacher=teacher))
             ends.append(weights(model))
     assert any(not torch.equal(a, b) for a, b in zip(*ends, strict=True))
-
-
-def test_overlap_counts_the_words_in_both_sets_at_each_position() -> None:
-    student = torch.tensor([[1, 2, 3], [4, 5, 6]])
-    assert overlap(student, student) == 6
-    assert overlap(student, torch.tensor([[3, 1, 9], [9, 8, 7]])) == 2
-
-
-def test_the_candidate_that_the_student_can_nearly_say_is_chosen(
-    base: Base, model: PeftModel, config: TrainConfig
-) -> None:
-    sample = make_sample(base, 1, hint="zzzzzz zz zzzz!", other_hints=["", "One word."])
-    (item,) = items_of(base, [sample], config)
-    assert len(item.other_prompts_ids) == 2
-    chosen = with_chosen_hint(base, model, item, config)
-    # The empty candidate adds nothing to the prompt: the student's own words, all of them.
-    assert chosen.teacher_prompt_ids == item.prompt_ids
-    assert chosen.other_prompts_ids == ()
 
 
 def grad_logprobs(base: Base, model: PeftModel, item: Item) -> Tensor:

@@ -31,9 +31,9 @@ def test_of_an_older_reply_one_hint_is_chosen_again(
 ) -> None:
     chosen: list[int] = []
 
-    def choose(base: Base, model: PeftModel, item: Item, config: TrainConfig) -> Item:
+    def choose(base: Base, model: PeftModel, item: Item, *rest: Any) -> Item:
         chosen.append(item.sample_id)
-        return with_chosen_hint(base, model, item, config)
+        return with_chosen_hint(base, model, item, *rest)
 
     monkeypatch.setattr(trainer, "with_chosen_hint", choose)
     older = make_sample(base, 99, other_hints=["", "One word."])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from training.adapters import adapter_tensors, attach, detach
 from training.advantages import Baseline
 from training.base import Base
 from training.batching import Item
-from training.config import TrainConfig
+from training.config import COMBINES, ESTIMATORS, TrainConfig
 from training.errors import Diverged, NoSignal
 from training.forward import boosted, kl_between, logits, response_hidden, response_logprobs
 from training.prepare import prepare
@@ -167,12 +168,20 @@ def test_the_anchor_holds_a_thumbs_push_back(
     assert max(float(g.abs().max()) for g in pull) > 1e-3
 
 
+ALL_WAYS = [
+    *({"estimator": name} for name in ESTIMATORS),
+    *({"method": "combine", "combine": name} for name in COMBINES),
+]
+
+
+@pytest.mark.parametrize("distilled", ALL_WAYS, ids=str)
 def test_a_sample_without_a_hint_has_exactly_no_distillation_gradient(
-    base: Base, model: PeftModel, config: TrainConfig
+    base: Base, model: PeftModel, config: TrainConfig, distilled: dict[str, Any]
 ) -> None:
     with torch.no_grad():
         for tensor in adapter_tensors(model).values():
             tensor.add_(0.1)
+    config = dataclasses.replace(config, **distilled)
     only_distilled = dataclasses.replace(config, reward_weight=0.0, anchor_weight=0.0)
     item = items_of(base, [make_sample(base, 1, hint=None)], config)
     assert all(float(g.abs().max()) == 0.0 for g in gradients(base, model, item, only_distilled))
