@@ -23,7 +23,7 @@ from clawweb.keeper import Cancelled, Keeper, Stopping
 from clawweb.models import AdapterVersion, JobState, TrainingJob, TrainingSample, User
 from clawweb.selectors.chat import messages_for
 from clawweb.selectors.hints import learned_samples
-from clawweb.selectors.learning import policy_of, versions_behind
+from clawweb.selectors.learning import held_back_samples, policy_of, versions_behind
 from clawweb.services import finishing, jobs, serving, versions
 from clawweb.services.errors import LeaseLost
 from clawweb.worker import doing
@@ -32,7 +32,7 @@ from rollouts.types import Sample
 from training.adapters import SavedAdapter, attach, check_folder, detach, save_version
 from training.advantages import Baseline
 from training.base import Base, load_base
-from training.config import TrainConfig
+from training.config import CHOOSABLE, TrainConfig
 from training.drift import step_back
 from training.errors import NoSignal, TrainingError
 from training.gate import decide, measure, neutral_prompts, warm, way_measure
@@ -124,7 +124,7 @@ def _version(job: TrainingJob, keeper: Keeper) -> bool:
         path = versions.folder_for(job.user, version, job.attempt)
         saved = _save(base, model, result, path)
         clock.took("save")
-        kept_aside = [sample_for(row, job.parent) for row in jobs.held_back_samples(job.user)]
+        kept_aside = [sample_for(row, job.parent) for row in held_back_samples(job.user)]
         # What another template or tokenizer rendered is not what the two versions would read.
         kept_aside = [row for row in kept_aside if row.template_hash == base.template_hash]
         measures = measure(
@@ -271,7 +271,9 @@ def _hints(job: TrainingJob) -> list[str]:
 
 def _train_config(job: TrainingJob) -> TrainConfig:
     settings = config()
+    chosen = {name: job.config[name] for name in CHOOSABLE if name in job.config}
     return TrainConfig(
+        **chosen,
         method=job.method,
         rank=settings.lora_rank,
         train_seconds=settings.train_seconds,

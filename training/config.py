@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 METHODS = ("opd", "binary", "kto", "apo_zero_unpaired", "combine")
@@ -13,6 +14,12 @@ SUPPORTS = ("student", "teacher")
 COMBINES = ("losses", "advantages")
 LOSS_MEANS = ("tokens", "replies")
 TEACHERS = ("base", "parent")
+CHOOSABLE = (  # fields that a job may be queued with; the rest is the installation's
+    "estimator", "topk", "topk_support", "topk_clip", "teacher", "hint_boost", "forward_share",
+    "demonstrations", "combine", "distill_weight", "reward_weight", "anchor_weight",
+    "clip_low", "clip_high", "importance_cap", "positive_cap", "negative_cap", "kto_beta",
+)  # fmt: skip
+CANDIDATES = 4  # liked replies that demonstrations are chosen from: the newest
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what --max-lora-rank accepts
 
 
@@ -154,6 +161,13 @@ class TrainConfig:
             if not _fits(value, types[name]):
                 raise ValueError(f"{name} must be {types[name]}, not {value!r}")
         return cls(**fields)
+
+
+def check_chosen(fields: Mapping[str, object]) -> None:
+    """Raises ValueError, saying what can be chosen, unless a job may be queued with these."""
+    if strange := sorted(fields.keys() - set(CHOOSABLE)):
+        raise ValueError(f"{', '.join(strange)}: a job is given {', '.join(CHOOSABLE)} alone")
+    TrainConfig.from_json(json.dumps(dict(fields)))
 
 
 def _fits(value: object, kind: str) -> bool:

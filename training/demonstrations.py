@@ -16,10 +16,8 @@ from peft import PeftModel
 from rollouts.hints import hinted_messages, joined
 from rollouts.types import Demonstration, Message, Sample
 from training.base import Base
-from training.config import TrainConfig
+from training.config import CANDIDATES, TrainConfig
 from training.forward import response_logprobs
-
-CANDIDATES = 4  # that are looked at: the newest ones
 
 
 def with_demonstrations(

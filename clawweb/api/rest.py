@@ -83,11 +83,13 @@ class TurnIn(Schema):
 
 
 class JobIn(Schema):
-    """`method` chooses how to learn: docs/algorithms.md, Methods."""
+    """`method` chooses how to learn: docs/algorithms.md, Methods. `settings`: what of it is not to
+    be as usual; the same page says what can be chosen."""
 
     model_config = ConfigDict(extra="forbid")
 
     method: Literal["opd", "binary", "kto", "apo_zero_unpaired", "combine"] = "opd"
+    settings: dict[str, Any] = {}
     user: str | None = None  # whose; only who runs the training may name another, and not by key
 
 
@@ -258,7 +260,7 @@ def post_job(request: HttpRequest, body: JobIn | None = None) -> Any:
     """Train now from what is ready; 409 says why when nothing is."""
     body = body or JobIn()
     user = commanded(request).get(username=body.user) if body.user else caller(request)
-    job = jobs.queue_job(user=user, trigger="manual", method=body.method)
+    job = jobs.queue_job(user=user, trigger="manual", method=body.method, chosen=body.settings)
     tasks.enqueue(tasks.run_training_job, job.public_id)
     return Status(202, learning.job_json(job))
 

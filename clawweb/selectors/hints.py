@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from django.db.models import Max, QuerySet
+from django.db.models import Max, Q, QuerySet
 
 from clawweb.models import (
     OPEN_SAMPLE,
@@ -20,8 +20,10 @@ from clawweb.models import (
     User,
 )
 from clawweb.selectors.learning import BULKY_OF_TURN, line_of, live_adapter
+from training.config import CANDIDATES
 
 MOST_PROMPTED = 4  # as many as the gate lets a perfect student follow at once
+REPLAYED = 8
 MOST_CHARACTERS = 1000  # of all together: the conversation needs its room
 
 
@@ -78,6 +80,17 @@ def learned_samples(version: AdapterVersion | None) -> QuerySet[TrainingSample]:
         turn__session__deleted_at=None,
     )
     return learned.select_related("feedback", "turn").order_by("-id")
+
+
+def replayed_samples(version: AdapterVersion | None) -> list[TrainingSample]:
+    """Of what the version has learned: what a job is reminded of, never counted again. The newest
+    with a hint, which are answered anew, and the newest liked, which may be shown to the teacher.
+    """
+    learned = learned_samples(version)
+    liked = Q(reward__gt=0)
+    hinted = Q(hint__gt="") | Q(correction__gt="") | (liked & ~Q(turn__prompted_hints=[]))
+    chosen = [*learned.filter(hinted)[:REPLAYED], *learned.filter(liked)[:CANDIDATES]]
+    return list({sample.pk: sample for sample in chosen}.values())
 
 
 def live_line(user: User) -> list[int]:

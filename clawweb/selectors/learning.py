@@ -80,6 +80,12 @@ def ready_samples(user: User) -> QuerySet[TrainingSample]:
     return settled_samples(held_back=False).filter(user=user).order_by("id")
 
 
+def held_back_samples(user: User) -> list[TrainingSample]:
+    """What the gate compares versions on."""
+    rows = settled_samples(held_back=True).filter(user=user)
+    return list(rows.select_related("turn__session").order_by("id"))
+
+
 def settled_samples(*, held_back: bool) -> QuerySet[TrainingSample]:
     """Everybody's settled, eligible and unclaimed ones, for training or for the gate; of chats that
     are neither deleted nor kept out of training."""

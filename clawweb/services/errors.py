@@ -38,6 +38,11 @@ class AlreadyTraining(ServiceError):
     title = "already_training"
 
 
+class UnknownSetting(ServiceError):
+    title = "unknown_setting"
+    status = 422
+
+
 class CannotPromote(ServiceError):
     title = "cannot_promote"
 

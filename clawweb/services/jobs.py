@@ -36,7 +36,7 @@ from clawweb.models import (
     TrainingSample,
     User,
 )
-from clawweb.selectors.hints import contradicted_by_newer, learned_samples
+from clawweb.selectors.hints import contradicted_by_newer, replayed_samples
 from clawweb.selectors.learning import (
     live_adapter,
     ready_samples,
@@ -46,20 +46,36 @@ from clawweb.selectors.learning import (
 )
 from clawweb.selectors.policy import batch_of, method_of, quiet_until, training_policy
 from clawweb.services import audit, quotas
-from clawweb.services.errors import AlreadyTraining, LeaseLost, NothingReady, ServiceError
-from training.config import TrainConfig
+from clawweb.services.errors import (
+    AlreadyTraining,
+    LeaseLost,
+    NothingReady,
+    ServiceError,
+    UnknownSetting,
+)
+from training.config import TrainConfig, check_chosen
 
 log = logging.getLogger(__name__)
 
 MAX_SAMPLES = 64
 MAX_ATTEMPTS = 3
 MAX_VERSION_AGE = TrainConfig().max_version_age
-REPLAYED = 8
 RUNNING = (JobState.LOADING, JobState.TRAINING, JobState.GATING)
 
 
-def queue_job(*, user: User, trigger: str = "manual", method: str = "opd") -> TrainingJob:
-    """A queued job for what is ready now; says why when there is none to be had."""
+def queue_job(
+    *,
+    user: User,
+    trigger: str = "manual",
+    method: str = "opd",
+    chosen: Mapping[str, object] = {},
+) -> TrainingJob:
+    """A queued job for what is ready now; says why when there is none to be had. `chosen`: fields
+    of TrainConfig with other values than their defaults."""
+    try:
+        check_chosen(chosen)
+    except ValueError as exc:
+        raise UnknownSetting(str(exc)) from exc
     have = ready_samples(user).count()
     if user.consent != Consent.TRAIN:
         raise NothingReady(_(sentences.UNWANTED))
@@ -73,7 +89,8 @@ def queue_job(*, user: User, trigger: str = "manual", method: str = "opd") -> Tr
         )
     try:
         with transaction.atomic():
-            job = TrainingJob.objects.create(user=user, trigger=trigger, method=method)
+            job = TrainingJob(user=user, trigger=trigger, method=method, config=chosen)
+            job.save()
             _note(job, "queued", sentences.READY % {"n": have})
             if trigger == "manual":
                 audit.record("start_job", job)
@@ -177,8 +194,7 @@ def _claim_samples(job: TrainingJob) -> None:
             JobSample.objects.create(job=job, sample=sample, role="new")
             log.info("taken to learn from", extra=_ids(job, turn=sample.turn.public_id))
     changed(job.user_id, "receipt", *(sample.turn.public_id for sample in samples))
-    # Of what the parent learned: reminded of, never counted again.
-    replayed = list(learned_samples(job.parent)[:REPLAYED])
+    replayed = replayed_samples(job.parent)
     contradicted = contradicted_by_newer([*replayed, *samples])
     for sample in replayed:
         if sample.pk not in contradicted:
@@ -190,12 +206,6 @@ def samples_of(job: TrainingJob, role: str = "new") -> list[TrainingSample]:
     if role == "new":
         rows = rows.filter(state=SampleState.CLAIMED, job=job)
     return list(rows.select_related("turn__session", "user").order_by("id"))
-
-
-def held_back_samples(user: User) -> list[TrainingSample]:
-    """What the gate compares versions on."""
-    rows = settled_samples(held_back=True).filter(user=user)
-    return list(rows.select_related("turn__session").order_by("id"))
 
 
 def held(job: TrainingJob) -> QuerySet[TrainingJob]:

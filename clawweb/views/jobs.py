@@ -108,6 +108,26 @@ METHOD_WORDS = {
     "combine": _("hints by distillation, and every thumb by reward"),
 }
 
+# What else a job may be given (docs/algorithms.md), the usual choice first; numbers by the API.
+SETTINGS = {
+    "estimator": (
+        _("How a hint teaches"),
+        {
+            "full": _("over all words that could come next"),
+            "topk": _("over the few likeliest words"),
+            "token": _("through the words that were said"),
+        },
+    ),
+    "teacher": (
+        _("Who knows the hint"),
+        {"base": _("the base model"), "parent": _("the version before")},
+    ),
+    "combine": (
+        _("Hints and thumbs, with combine"),
+        {"losses": _("as two losses"), "advantages": _("as one sum of advantages")},
+    ),
+}
+
 
 @never_cache
 @login_required
@@ -116,6 +136,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
     context = {
         **_jobs_context(request),
         "methods": METHOD_WORDS.items(),
+        "settings": [(name, label, words.items()) for name, (label, words) in SETTINGS.items()],
         "usual": method_of(training_policy()),
         "states": STATES,
         "state": request.GET.get("state", ""),

@@ -34,7 +34,19 @@ menu?.addEventListener("keydown", (event) => {
   menu.querySelector("summary").focus();
 });
 
-// Buttons that change something: data-post is the API's address, data-with the field it sends,
+// What fields hold, by their ids; one named "settings.teacher" is sent within "settings".
+function held(ids) {
+  const body = {};
+  for (const id of ids.split(" ").filter(Boolean)) {
+    const { name, value } = document.getElementById(id);
+    const [outer, inner] = name.split(".");
+    if (inner) (body[outer] ??= {})[inner] = value;
+    else body[outer] = value;
+  }
+  return body;
+}
+
+// Buttons that change something: data-post is the API's address, data-with the fields it sends,
 // data-what and data-id what has changed then; data-method and data-confirm where it cannot be undone.
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-post]");
@@ -42,8 +54,7 @@ document.addEventListener("click", async (event) => {
   if (button.dataset.confirm && !confirm(button.dataset.confirm)) return;
   button.disabled = true;
   try {
-    const field = document.getElementById(button.dataset.with ?? "");
-    const body = field ? { [field.name]: field.value } : {};
+    const body = held(button.dataset.with ?? "");
     const answer = await call(button.dataset.method ?? "POST", button.dataset.post, body);
     notify(answer?.why || (button.dataset.done ?? gettext("Done."))); // why only half of it was done
     const what = button.dataset.what ?? (button.dataset.post.includes("adapter") ? "adapter" : "job");

@@ -4,7 +4,7 @@ whose it is; a job is stopped and kept, tried again, or thrown away."""
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Look
 
@@ -80,3 +80,21 @@ def test_a_failed_job_says_what_to_do_and_is_tried_again(look: Look) -> None:
     expect(
         page.get_by_text("of 8 ratings").or_(page.get_by_text("ratings are ready")).first
     ).to_be_visible()
+
+
+def test_a_job_is_given_what_was_chosen(look: Look) -> None:
+    page, sent = look("ada", "/jobs/"), []
+
+    def queued(route: Route) -> None:
+        sent.append(route.request.post_data_json)
+        route.fulfill(status=202, json={})
+
+    page.route("**/api/jobs", queued)
+    page.get_by_text("Train with another method").click()
+    card = page.locator("#other-method")
+    card.get_by_label("Method").select_option("combine")
+    card.get_by_label("How a hint teaches").select_option("topk")
+    card.get_by_role("button", name="Train now").press("Enter")
+    expect(page.get_by_text("A new job is queued.")).to_be_visible()
+    usual = {"teacher": "base", "combine": "losses"}
+    assert sent == [{"method": "combine", "settings": {"estimator": "topk", **usual}}]

@@ -12,7 +12,9 @@ from django.utils import timezone
 from clawweb.models import ApiKey, TrainingJob
 from clawweb.services import accounts, versions
 from clawweb.services.errors import ServiceError
+from clawweb.training_run import _train_config
 from tests.factories import claimed_job, down, make_adapter, make_turn, rated
+from training.config import TrainConfig
 
 pytestmark = pytest.mark.django_db
 
@@ -122,6 +124,28 @@ def test_training_now_needs_something_to_train_on(alice):
     answer = post(client_of(alice), "/api/jobs", {"method": "combine"})
     assert (answer.status_code, answer.json()["state"]) == (202, "queued")
     assert post(client_of(alice), "/api/jobs", {"method": "magic"}).status_code == 422
+
+
+def test_a_job_trains_with_the_settings_that_were_asked_for(alice):
+    down(make_turn(alice))
+    client = client_of(alice)
+    for wrong, words in (
+        ({"lr": 1.0}, "estimator"),  # not to be chosen; what is, is said
+        ({"estimator": "magic"}, "full, token, topk"),
+        ({"topk": "four"}, "topk must be int"),
+        ({"reward_weight": -1}, "reward_weight must not be below 0"),
+        ({"topk": True}, "topk must be int"),
+    ):
+        answer = post(client, "/api/jobs", {"settings": wrong})
+        assert (answer.status_code, answer.json()["title"]) == (422, "unknown_setting")
+        assert words in answer.json()["detail"]
+    chosen = {"estimator": "token", "reward_weight": 0.5}
+    body = post(client, "/api/jobs", {"method": "combine", "settings": chosen}).json()
+    assert body["config"] == chosen
+    settings = _train_config(TrainingJob.objects.get(public_id=body["id"]))
+    assert (settings.method, settings.estimator) == ("combine", "token")
+    assert settings.reward_weight == 0.5
+    assert settings.distill_weight == TrainConfig().distill_weight
 
 
 def test_a_job_can_be_cancelled_once(alice):

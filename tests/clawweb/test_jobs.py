@@ -12,6 +12,7 @@ from clawweb.engine import base_hash
 from clawweb.models import JobSample, JobState, SampleState, TrainingJob, TrainingSample, Turn
 from clawweb.selectors.learning import (
     agent_status,
+    held_back_samples,
     job_json,
     metric_points,
     receipt,
@@ -21,6 +22,7 @@ from clawweb.services import chat, jobs, sessions
 from clawweb.services.errors import AlreadyTraining, LeaseLost, NothingReady
 from rollouts.types import BASE, Message
 from tests.factories import claimed_job, down, make_adapter, make_turn, rated, up
+from training.config import CANDIDATES
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
 
@@ -259,6 +261,22 @@ def test_the_newest_of_contradicting_reasons_wins(alice):
     assert [s.turn for s in replayed] == [prose]
 
 
+def test_a_job_is_reminded_of_hints_however_much_was_liked_since(alice):
+    """What a version learned under hints is answered anew; likes alone would push it out."""
+    asked = [make_turn(alice) for _ in range(2)]
+    followed = make_turn(alice, prompted_hints=["Be short."])  # liked, and told what it followed
+    likes = [make_turn(alice) for _ in range(9)]
+    for turn in asked:
+        down(turn, "too_long")
+    for turn in (followed, *likes):
+        up(turn)
+    job = claimed_job(alice)
+    jobs.end_job(job, state=JobState.DEPLOYED, learned=make_adapter(alice, 1, "live"))
+    down(make_turn(alice, version=1), "too_long")
+    replayed = jobs.samples_of(claimed_job(alice), "replay")
+    assert [s.turn for s in replayed] == [*asked, followed, *likes[-CANDIDATES:]]
+
+
 def test_ratings_given_while_a_job_ran_count_as_newer(alice):
     rated(alice, 8)
     job = claimed_job(alice)
@@ -326,5 +344,5 @@ def test_held_back_samples_are_not_claimed(alice):
     )
     job = claimed_job(alice)
     assert len(jobs.samples_of(job)) == 1
-    assert len(jobs.held_back_samples(alice)) == 1
+    assert len(held_back_samples(alice)) == 1
     assert TrainingSample.objects.filter(state=SampleState.READY).count() == 1

@@ -28,7 +28,7 @@ from clawweb.services import accounts, jobs
 from clawweb.views.chat import branch
 from clawweb.views.inspector import logprob_summary
 from tests.factories import down, make_adapter, make_turn, rated, up
-from training.config import METHODS
+from training.config import METHODS, TrainConfig, check_chosen
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
 
@@ -260,7 +260,14 @@ def test_every_method_can_be_chosen_for_a_job(as_alice: Client) -> None:
     assert tuple(offered) == METHODS
     for method in METHODS:
         assert JobIn(method=method).method == method
-    assert re.search(r'data-post="/api/jobs" data-with="method"', page)
+    assert re.search(r'data-post="/api/jobs" data-with="method estimator teacher combine"', page)
+    for name in ("estimator", "teacher", "combine"):
+        field = rf'<select id="{name}" name="settings.{name}".*?</select>'
+        (choice,) = re.findall(field, page, re.DOTALL)
+        values = re.findall(r'<option value="(\w+)">', choice)
+        assert values[0] == getattr(TrainConfig(), name)
+        for value in values:
+            check_chosen({name: value})
 
 
 def test_an_admin_sees_others_jobs_without_their_texts(
