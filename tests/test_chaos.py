@@ -99,6 +99,8 @@ def test_a_sample_that_two_jobs_learned_is_seen(alice):
 def test_a_version_that_failed_its_gate_or_never_had_one_is_seen(alice, version):
     version.gate.update(ok=False)
     assert len(broken()) == 2
+    version.gate.update(ok=None)  # nothing that it was held to
+    assert broken() == [f"{version.name} is live and its gate was never measured"]
     version.gate.all().delete()
     assert broken() == [f"{version.name} is live and its gate was never measured"]
 
@@ -136,9 +138,11 @@ def test_what_callers_were_told_is_there_once(alice):
     assert "another message" in kept("tea", [-1, 1], 2, sent="What?")[0]
     assert "was rated [1, -1]" in kept("tea", [1, -1], 2)[0]
     assert "1 times at most" in kept("tea", [1], 1)[0]
-    make_turn(alice)
-    assert kept("tea", [-1, 1], 2) == ["alice asked 1 times at most and has 2 turns"]
+    make_turn(alice, question)
+    more, twice = kept("tea", [-1, 1], 2)
+    assert more == "alice asked 1 times at most and has 2 turns"
+    assert twice == f"alice asked once and has 2 turns: {question}"
     lost = told_and_kept(
         query, asked={}, replies={"turn-0": ("x", "y")}, ratings={"turn-0": [1]}, tries=Counter()
     )
-    assert len(lost) == 2
+    assert sum("turn-0" in line for line in lost) == 2

@@ -34,6 +34,12 @@ def test_the_model_server_is_rationed_and_killed_once_at_least() -> None:
         assert 1 <= names(seed).count("vllm") <= 15
 
 
+def test_there_may_be_kills_alone_in_the_same_order() -> None:
+    kills = faults.drawn(random.Random(3), 60, only_kills=True)
+    assert {*kills} <= {*faults.LIGHT, "vllm"}
+    assert kills.count("vllm") >= 1
+
+
 def broken_by(act: Callable[[], float], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(run, "acts", lambda _: {"web": act, "beat": lambda: 1.0})
     done, broken = run.break_things(NOWHERE, ["web", "beat"], random.Random(1), (0, 0))

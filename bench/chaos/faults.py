@@ -188,7 +188,7 @@ def acts(target: Target) -> dict[str, Callable[[], float]]:
     }
 
 
-def drawn(chance: random.Random, count: int) -> list[str]:
+def drawn(chance: random.Random, count: int, *, only_kills: bool = False) -> list[str]:
     """Names of faults. Kills are likelier than the rest. vLLM takes long, so it is rationed; it
     dies once at least, after all others if chance spared it."""
     names: list[str] = []
@@ -196,7 +196,7 @@ def drawn(chance: random.Random, count: int) -> list[str]:
     for number in range(count):
         last = number == count - 1 and "vllm" not in names
         part = "vllm" if last else chance.choice([*LIGHT, *(["vllm"] if left else [])])
-        is_kill = last or chance.random() < KILLS_SHARE
+        is_kill = last or chance.random() < KILLS_SHARE or only_kills
         names.append(part if is_kill else chance.choice((*OTHERS, DISK)))
         left -= names[-1] == "vllm"
     return names

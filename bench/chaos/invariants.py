@@ -87,7 +87,7 @@ def one_live_version_that_passed(query: Query) -> list[str]:
         f"{row['name']} is {row['state']} and its gate was never measured"
         for row in query(
             "SELECT a.name, a.state FROM clawweb_adapterversion a "
-            "LEFT JOIN clawweb_gateresult g ON g.adapter_id = a.id "
+            "LEFT JOIN clawweb_gateresult g ON g.adapter_id = a.id AND g.ok IS NOT NULL "
             "WHERE a.state IN ('live', 'standby') AND g.id IS NULL"
         )
     ]
@@ -154,6 +154,7 @@ def told_and_kept(
         )
         if row["n"] > asked.get(row["username"], row["n"])
     ]
+    found += asked_once(query)
     for name, (message, reply) in replies.items():
         if name not in turns:
             found.append(f"{name} was answered and is not there")
@@ -168,6 +169,23 @@ def told_and_kept(
         elif len(rows) > tries[name]:
             found.append(f"{name} was rated {tries[name]} times at most and holds {rows}")
     return found
+
+
+def asked_once(query: Query) -> list[str]:
+    """Each message is a turn at most once: people send no two that are the same."""
+    kept = Counter(
+        (row["username"], json.loads(row["input_messages"])[-1]["content"])
+        for row in query(
+            "SELECT u.username, t.input_messages FROM clawweb_turn t "
+            "JOIN clawweb_chatsession s ON s.id = t.session_id "
+            "JOIN clawweb_user u ON u.id = s.user_id"
+        )
+    )
+    return [
+        f"{user} asked once and has {times} turns: {message}"
+        for (user, message), times in kept.items()
+        if times > 1
+    ]
 
 
 def _is_within(wanted: Iterable[int], rows: list[int | None]) -> bool:

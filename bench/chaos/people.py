@@ -74,7 +74,7 @@ class Chatter(threading.Thread):
         """Half of the time something after the last reply, which a judge then reads."""
         self.told.asked += 1
         before = self.talk[-TALK:] if self.chance.random() < 0.5 else []
-        question = self.chance.choice(QUESTIONS)
+        question = f"{self.chance.choice(QUESTIONS)} ({self.told.asked})"  # no two are the same
         messages = [*before, Message(role="user", content=question)]
         response = self.person.chat("", messages=messages, max_tokens=8)
         if response.status_code != 200:

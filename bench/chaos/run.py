@@ -75,7 +75,7 @@ def already_run(out: Path) -> dict[tuple[int, int, int], dict[str, Any]]:
 def one_slice(seed: int, kills: int, args: argparse.Namespace) -> dict[str, Any]:
     """One system from its start to its end."""
     chance = random.Random(seed)
-    names = args.faults or drawn(chance, kills)
+    names = args.faults or drawn(chance, kills, only_kills=args.only_kills)
     with ExitStack() as ends:
         judge = ends.enter_context(judge_server(saying(JUDGEMENT)))
         own = {"settle_seconds": "1", "disk_free_mib": str(RESERVE_MIB)}
@@ -109,6 +109,7 @@ def again(seed: int, kills: int, args: argparse.Namespace) -> str:
     """The command that runs the same faults again."""
     words = f"--kills {kills} --seed {seed} --users {args.users}"
     words += " --pause {} {}".format(*args.pause)
+    words += " --only-kills" * args.only_kills
     words += "".join(f" --fault '{name}'" for name in args.faults)
     return f'make chaos ARGS="{words}"'
 
@@ -193,6 +194,7 @@ def arguments() -> argparse.Namespace:
         metavar="NAME",
         help=f"instead of those that the seed draws: {', '.join(ALL)}",
     )
+    parser.add_argument("--only-kills", action="store_true", help="no locks, full disks and so on")
     parser.add_argument("--slice", type=int, default=20, help="faults of one system")
     parser.add_argument("--resume", action="store_true", help="leave out what --out has")
     parser.add_argument("--users", type=int, default=3)
