@@ -80,7 +80,7 @@ def _counted(item: Item, config: TrainConfig) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Tokens:
+class Tokens:
     """A micro-batch's response tokens, row by row, (N,) each. NaN where there is no number."""
 
     targets_N: Tensor
@@ -93,8 +93,8 @@ class _Tokens:
     rollout_logprobs_N: Tensor
     proximal_logprobs_N: Tensor
 
-    def part(self, chunk: slice) -> _Tokens:
-        return _Tokens(**{f.name: getattr(self, f.name)[chunk] for f in fields(self)})
+    def part(self, chunk: slice) -> Tokens:
+        return Tokens(**{f.name: getattr(self, f.name)[chunk] for f in fields(self)})
 
 
 def group_backward(
@@ -107,7 +107,7 @@ def group_backward(
     counts: Counts,
 ) -> StepSums:
     """Add a micro-batch's gradient to the adapter's."""
-    rows = _tokens(group, base.device, config)
+    rows = tokens_of(group, base.device, config)
     sums = StepSums(hinted_tokens=int(rows.hinted_N.sum()), tokens=len(rows.targets_N))
     shows_effects = any(item.is_hinted and not item.is_fresh for item in group)
     gaps: list[Tensor] = []
@@ -121,24 +121,38 @@ def group_backward(
                 teacher_N = token_logprobs(teacher_logits_NV, part.targets_N)
                 gaps.append(teacher_N - token_logprobs(policy_logits_NV, part.targets_N))
             sums.entropy += float(entropy(policy_logits_NV).sum())
-        distilled = _distilled(policy_logits_NV, teacher_logits_NV, part, config, counts)
-        if config.loss_is_kl:
-            sums.kl += float(distilled.detach()) * counts.distilled
-        elif bool(part.hinted_N.any()):
-            with torch.no_grad():
-                kl_N = reverse_kl(policy_logits_NV, teacher_logits_NV)
-            sums.kl += float(masked_sum(kl_N, part.hinted_N))
-        loss = config.distill_weight * distilled
-        if config.distils_tokens or bool(part.rewarded_N.any()):
-            policy = _by_tokens(policy_logits_NV, teacher_logits_NV, part, config, counts, sums)
-            sums.policy_loss += float(policy.detach())
-            loss = loss + policy
-        return loss
+        return loss_on(policy_logits_NV, teacher_logits_NV, part, config, counts, sums)
 
     hidden_NH = response_hidden(base, model, [(i.prompt_ids, i.response_ids) for i in group])
     sums.loss = backward_in_chunks(hidden_NH, loss_of)
     sums.effects = _by_reply(group, torch.cat(gaps)) if shows_effects else {}
     return sums
+
+
+def loss_on(
+    policy_logits_NV: Tensor,
+    teacher_logits_NV: Tensor,
+    part: Tokens,
+    config: TrainConfig,
+    counts: Counts,
+    sums: StepSums,
+) -> Tensor:
+    """L = w_d L_distil(hinted) + w_r L_clip(rewarded) + w_a L_anchor(rewarded and not hinted), each
+    part's mean over its own count; where hints teach through the sampled words, the first two are
+    one surrogate of the summed advantage. What it comes to is added to `sums`."""
+    distilled = _distilled(policy_logits_NV, teacher_logits_NV, part, config, counts)
+    if config.loss_is_kl:
+        sums.kl += float(distilled.detach()) * counts.distilled
+    elif bool(part.hinted_N.any()):
+        with torch.no_grad():
+            kl_N = reverse_kl(policy_logits_NV, teacher_logits_NV)
+        sums.kl += float(masked_sum(kl_N, part.hinted_N))
+    loss = config.distill_weight * distilled
+    if config.distils_tokens or bool(part.rewarded_N.any()):
+        policy = _by_tokens(policy_logits_NV, teacher_logits_NV, part, config, counts, sums)
+        sums.policy_loss += float(policy.detach())
+        loss = loss + policy
+    return loss
 
 
 def _by_reply(group: Sequence[Item], gap_N: Tensor) -> dict[int, tuple[float, ...]]:
@@ -151,7 +165,7 @@ def _by_reply(group: Sequence[Item], gap_N: Tensor) -> dict[int, tuple[float, ..
 def _distilled(
     policy_logits_NV: Tensor,
     teacher_logits_NV: Tensor,
-    part: _Tokens,
+    part: Tokens,
     config: TrainConfig,
     counts: Counts,
 ) -> Tensor:
@@ -182,7 +196,7 @@ def _distilled(
 def _by_tokens(
     policy_logits_NV: Tensor,
     teacher_logits_NV: Tensor,
-    part: _Tokens,
+    part: Tokens,
     config: TrainConfig,
     counts: Counts,
     sums: StepSums,
@@ -214,7 +228,7 @@ def _surrogate(
     policy_logits_NV: Tensor,
     advantages_N: Tensor,
     mask_N: Tensor,
-    part: _Tokens,
+    part: Tokens,
     config: TrainConfig,
     counts: Counts,
     sums: StepSums,
@@ -241,7 +255,9 @@ def _surrogate(
     )
 
 
-def _tokens(group: Sequence[Item], device: str, config: TrainConfig) -> _Tokens:
+def tokens_of(group: Sequence[Item], device: str, config: TrainConfig) -> Tokens:
+    """The response tokens of the items, one after the other."""
+
     def spread(values: Sequence[float]) -> Tensor:
         pairs = zip(values, group, strict=True)
         return torch.tensor([v for v, item in pairs for _ in item.response_ids], device=device)
@@ -254,7 +270,7 @@ def _tokens(group: Sequence[Item], device: str, config: TrainConfig) -> _Tokens:
 
     advantages = [math.nan if item.advantage is None else item.advantage for item in group]
     by_replies = config.loss_mean == "replies"
-    return _Tokens(
+    return Tokens(
         targets_N=torch.tensor([t for i in group for t in i.response_ids], device=device),
         share_of_N=spread([len(i.response_ids) if by_replies else 1 for i in group]),
         hinted_N=spread([item.is_hinted for item in group]).bool(),

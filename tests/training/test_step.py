@@ -1,18 +1,22 @@
-"""A step of the tiny model: what its loss is the mean over."""
+"""A step's loss: by hand on a vocabulary of two words, and what it is the mean over."""
 
 from __future__ import annotations
 
 import dataclasses
+from math import log
 
 import pytest
+import torch
 from peft import PeftModel
+from torch import Tensor
 
 from tests.training.conftest import job, make_sample
 from tests.training.test_methods import same, walk_away
 from tests.training.test_trainer import gradients, items_of
 from training.base import Base
+from training.batching import Item
 from training.config import TrainConfig
-from training.step import counts_of
+from training.step import StepSums, counts_of, loss_on, tokens_of
 
 WAYS = [
     {"method": "opd"},
@@ -55,3 +59,66 @@ def test_what_the_charts_show_is_a_mean_over_tokens_either_way(
         _, (step,) = job(base, model, given, settings)
         shown.append((step.kl, step.kl_base))
     assert shown[1] == pytest.approx(shown[0], rel=1e-4)
+
+
+# By hand. The policy gives both words 1/2, the teacher (of the second reply the base, without a
+# hint) gives the first 1/4 and the second 3/4. The hinted reply said the second word and was
+# sampled with 1/8, so its weight (1/2) / (1/8) = 4 is cut to 2; the liked one said the first.
+def by_hand(advantage: float | None, config: TrainConfig) -> tuple[float, Tensor]:
+    """The loss of the two replies, and its slope by the logits of the policy, (2, 2)."""
+    words = {"prompt_ids": (0,), "teacher_prompt_ids": (0,)}
+    hinted = Item(sample_id=1, response_ids=(1,), is_hinted=True, advantage=advantage,
+                  rollout_logprobs=(log(1 / 8),), **words)  # fmt: skip
+    liked = Item(sample_id=2, response_ids=(0,), is_hinted=False, advantage=0.8,
+                 rollout_logprobs=(log(1 / 2),), **words)  # fmt: skip
+    policy_NV = torch.zeros(2, 2, requires_grad=True)
+    teacher_NV = torch.tensor([[log(1 / 4), log(3 / 4)]] * 2)
+    rows, counts = tokens_of([hinted, liked], "cpu", config), counts_of([hinted, liked], config)
+    loss = loss_on(policy_NV, teacher_NV, rows, config, counts, StepSums())
+    (slope_NV,) = torch.autograd.grad(loss, policy_NV)
+    return float(loss.detach()), slope_NV
+
+
+GAIN = log(3 / 2)  # log 3/4 - log 1/2 of the hinted word
+K3 = log(2) - 1 / 2  # e^d - d - 1 at d = log 1/4 - log 1/2
+TOWARD_SECOND = torch.tensor([-0.5, 0.5])  # d log pi(second) / d logits; of the first its negative
+HELD = (1 - (1 / 4) / (1 / 2)) * -TOWARD_SECOND  # d k3 / d logits of the liked reply
+
+
+def close(found: tuple[float, Tensor], loss: float, hinted: Tensor, liked: Tensor) -> None:
+    assert found[0] == pytest.approx(loss, rel=1e-5)
+    torch.testing.assert_close(found[1], torch.stack([hinted, liked]), rtol=1e-5, atol=1e-7)
+
+
+def test_a_token_is_pushed_by_the_teachers_log_ratio() -> None:
+    config = TrainConfig(estimator="token", anchor_weight=0.2)
+    close(
+        by_hand(None, config),
+        -(2 * GAIN + 0.8) / 2 + 0.2 * K3 / 2,  # both parts: mean over the step's two words
+        -2 * GAIN / 2 * TOWARD_SECOND,
+        0.8 / 2 * TOWARD_SECOND + 0.2 / 2 * HELD,
+    )
+
+
+def test_combined_advantages_are_summed_before_the_surrogate() -> None:
+    config = TrainConfig(method="combine", combine="advantages", reward_weight=0.5,
+                         distill_weight=2.0, anchor_weight=0.2)  # fmt: skip
+    summed = 0.5 * -0.5 + 2 * GAIN
+    close(
+        by_hand(-0.5, config),
+        -(2 * summed + 0.5 * 0.8) / 2 + 0.2 * K3 / 2,
+        -2 * summed / 2 * TOWARD_SECOND,
+        0.5 * 0.8 / 2 * TOWARD_SECOND + 0.2 / 2 * HELD,
+    )
+
+
+def test_combined_losses_are_divided_by_their_own_counts() -> None:
+    config = TrainConfig(method="combine", reward_weight=0.5, distill_weight=2.0, anchor_weight=0.2)
+    kl = log(4 / 3) / 2  # 1/2 log 2 + 1/2 log 2/3, over one hinted word
+    falls = torch.tensor([log(2) - kl, log(2 / 3) - kl]) / 2  # pi (log pi/q - KL)
+    close(
+        by_hand(-0.5, config),
+        2 * kl - 0.5 * (2 * -0.5 + 0.8) / 2 + 0.2 * K3,  # two rewarded words, one anchored
+        2 * falls + 0.5 * 2 * 0.5 / 2 * TOWARD_SECOND,
+        0.5 * 0.8 / 2 * TOWARD_SECOND + 0.2 * HELD,
+    )
