@@ -264,12 +264,13 @@ class Reply:
             self.logs.begin(self.turn.public_id, self.policy.adapter or "", fallback)
 
     async def _after_reload(self, messages: list[Message], shape: ReplyShape) -> Rollout:
-        """The server forgot the adapter (it was restarted): load it again, or let base answer and
-        say so."""
+        """The server forgot the adapter (it was restarted): load and prove it again, or let base
+        answer and say so."""
         try:
-            if self.turn.adapter is not None:
-                await in_db(serving.check_files, self.turn.adapter)
-            await get_engine().load(self.policy)
+            if self.turn.adapter is None:
+                await get_engine().load(self.policy)
+            else:  # not in_db: its few threads are for rows, and this waits for the server
+                await asyncio.to_thread(serving.load_and_probe, self.turn.adapter)
         except EngineRefused as exc:
             await self._fall_back(exc)
         try:

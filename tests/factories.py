@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -83,18 +82,23 @@ def rated(user: User, count: int) -> list[Turn]:
 
 def write_weights(path: str, text: str) -> str:
     """What stands for weights, under var; its sha256."""
-    from clawweb.config import config
-
     folder = config().var / path
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "adapter_model.safetensors").write_text(text)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def write_probe(path: str, version: int, *, differs: bool = True) -> None:
+    """What the scripted engine gives, as if a trainer had measured it; or what it does not."""
+    scored = [-0.01 * (token + 1) - 0.001 * version if differs else -9.0 for token in (4, 5)]
+    probe = {"prompt_ids": [1], "response_ids": [4, 5], "adapter_logprobs": scored}
+    (config().var / f"{path}.probe.json").write_text(json.dumps(probe))
+
+
 def make_adapter(
     user: User, version: int, state: str = AdapterState.STANDBY, **values: Any
 ) -> AdapterVersion:
-    """The row of a version that passed the gate, and a file for its weights."""
+    """The row of a version that passed the gate, a file for its weights, and its probe."""
     path = f"adapters/u{user.pk}/v{version}.1"
     row: dict[str, Any] = {
         "name": f"abcdefab-u{user.pk}-v{version}-{version:08x}",
@@ -106,6 +110,7 @@ def make_adapter(
         "live_at": timezone.now(),
         **values,
     }
+    write_probe(path, version)
     return AdapterVersion.objects.create(user=user, version=version, state=state, **row)
 
 
@@ -137,12 +142,7 @@ def registered(
         accepted=accepted,
         note="" if accepted else "it repeats itself",
     )
-    # What the scripted engine gives, as if a trainer had measured it.
-    scored = [-0.01 * (token + 1) - 0.001 * version for token in (4, 5)]
-    probe = {"prompt_ids": [1], "response_ids": [4, 5], "adapter_logprobs": scored}
-    if not differs:
-        probe["adapter_logprobs"] = [-9.0, -9.0]
-    Path(f"{folder}.probe.json").write_text(json.dumps(probe))
+    write_probe(str(path), version, differs=differs)
     return job, adapter
 
 

@@ -32,7 +32,13 @@ from clawweb.selectors.learning import policy_of
 from clawweb.selectors.trials import versions_on_trial
 from clawweb.services.errors import CannotPromote, EngineDown
 from rollouts.engines.base import Engine
-from rollouts.errors import AdapterRejected, EngineRefused, EngineUnavailable, RolloutError
+from rollouts.errors import (
+    AdapterRejected,
+    BadReply,
+    EngineRefused,
+    EngineUnavailable,
+    RolloutError,
+)
 from rollouts.types import BASE, Policy
 
 log = logging.getLogger(__name__)
@@ -47,16 +53,19 @@ def load_and_probe(adapter: AdapterVersion) -> dict[str, float]:
     was measured. AdapterRejected when it is not, EngineUnavailable when no server answers."""
     policy = policy_of(adapter)
     check_files(adapter)
-    probe = json.loads(Path(policy.path + ".probe.json").read_text())
-    measured, lost = [], EngineUnavailable("no server answers")
+    probe = _probe_of(policy)
+    measured: list[dict[str, float]] = []
+    lost = EngineUnavailable("no server answers")
+    refused: EngineRefused | None = None
     for engine in get_replicas():
         try:
-            async_to_sync(engine.load)(policy)
-            measured.append(_compare_probe(engine, probe, policy))
+            measured.append(_proven_on(engine, probe, policy))
         except EngineUnavailable as exc:  # left out; it will say what it lacks when it is back
             lost = exc
-    if not measured:
-        raise lost
+        except EngineRefused as exc:  # the others may still serve what is live already
+            refused = exc
+    if refused or not measured:
+        raise refused or lost
     return {
         "disagreement": max(each["disagreement"] for each in measured),
         "difference": min(each["difference"] for each in measured),
@@ -77,6 +86,25 @@ def check_files(adapter: AdapterVersion) -> None:
         raise AdapterRejected(sentences.UNREADABLE % {"why": exc.strerror}) from exc
     if found != adapter.sha256:
         raise AdapterRejected(sentences.CHANGED)
+
+
+def _probe_of(policy: Policy) -> dict[str, Any]:
+    """What the trainer left beside the version for this."""
+    try:
+        probe = json.loads(Path(f"{policy.path}.probe.json").read_text())
+        return {name: probe[name] for name in ("prompt_ids", "response_ids", "adapter_logprobs")}
+    except (OSError, ValueError, LookupError, TypeError) as exc:
+        raise AdapterRejected(sentences.FILES_GONE) from exc
+
+
+def _proven_on(engine: Engine, probe: dict[str, Any], policy: Policy) -> dict[str, float]:
+    """What was measured on one server; one that it is refused on does not keep it."""
+    async_to_sync(engine.load)(policy)
+    try:
+        return _compare_probe(engine, probe, policy)
+    except EngineRefused:
+        async_to_sync(engine.unload)(policy)
+        raise
 
 
 def _compare_probe(engine: Engine, probe: dict[str, Any], policy: Policy) -> dict[str, float]:
@@ -112,8 +140,8 @@ def serve(adapter: AdapterVersion) -> None:
 
 
 def reconcile() -> None:
-    """Make the server agree with the rows: load what is live or on trial, unload what has
-    drained."""
+    """Make the server agree with the rows: load and prove what is live or on trial and is not held
+    everywhere, unload what has drained."""
     engine = get_engine()
     loaded = async_to_sync(engine.loaded)()
     answering = [*AdapterVersion.objects.filter(state=AdapterState.LIVE), *versions_on_trial()]
@@ -123,9 +151,8 @@ def reconcile() -> None:
             continue  # the server could not wear it; base answers and says why
         if loaded.get(adapter.name) != policy.path:
             try:
-                check_files(adapter)
-                async_to_sync(engine.load)(policy)
-            except EngineRefused as exc:  # one broken version keeps nobody else's away
+                load_and_probe(adapter)
+            except (EngineRefused, BadReply) as exc:  # one broken version keeps nobody else's away
                 log.warning("%s cannot be served: %s", adapter.name, exc)
     wanted = {adapter.name for adapter in answering}
     # A version on its way to live, or one that still writes a reply, stays.

@@ -10,11 +10,13 @@ from asgiref.sync import async_to_sync
 from django.db import OperationalError
 
 from clawweb import deployment
+from clawweb import engine as rooms
 from clawweb.config import config
 from clawweb.models import AdapterState, AdapterVersion, Consent, JobState, TrainingJob, User
-from clawweb.selectors.learning import live_adapter, receipt
+from clawweb.selectors.learning import live_adapter, policy_of, receipt
 from clawweb.services import jobs, serving, versions
 from clawweb.services.errors import CannotPromote
+from rollouts.engines.scripted import ScriptedEngine
 from rollouts.errors import UnknownAdapter
 from tests.factories import hand_over, make_adapter, rated, registered
 
@@ -209,3 +211,73 @@ def test_a_job_that_was_cancelled_after_its_last_look_does_not_go_live(alice, en
     child.refresh_from_db()
     assert (job.state, child.state) == (JobState.CANCELLED, AdapterState.REFUSED)
     assert live_adapter(alice) is None
+
+
+# Several servers
+
+
+class Server(ScriptedEngine):
+    """One that may read adapters otherwise than the trainer."""
+
+    misreads = False
+
+    async def score(self, prompt_ids, response_ids, *, policy):
+        found = await super().score(prompt_ids, response_ids, policy=policy)
+        return [each - 1.0 for each in found] if self.misreads and policy.adapter else found
+
+
+@pytest.fixture
+def servers(engine, setting, monkeypatch):
+    """Two servers of the model."""
+    at = {"http://one": Server(), "http://two": Server()}
+    setting(vllm_url=",".join(at))
+    for cached in (rooms.get_replicas, rooms.get_engine):
+        cached.cache_clear()
+    monkeypatch.setattr(rooms, "build_engine", lambda settings: at[settings.url])
+    return list(at.values())
+
+
+def holding(servers):
+    return [set(async_to_sync(server.loaded)()) for server in servers]
+
+
+def test_a_version_is_on_every_server_and_proven_there_before_it_is_live(alice, servers):
+    rated(alice, 1)
+    job, adapter = registered(alice)
+    hand_over(job)
+    deployment.deploy(job.public_id)
+    assert live_adapter(alice) == adapter
+    assert holding(servers) == [{adapter.name}, {adapter.name}]
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_a_version_that_one_of_the_servers_misreads_does_not_go_live(alice, servers, wrong):
+    servers[wrong].misreads = True
+    rated(alice, 1)
+    job, adapter = registered(alice)
+    hand_over(job)
+    deployment.deploy(job.public_id)
+    job.refresh_from_db()
+    assert (live_adapter(alice), job.state) == (None, JobState.FAILED)
+    assert "disagree" in job.reason
+    assert adapter.name not in holding(servers)[wrong]
+
+
+def test_a_server_that_comes_back_keeps_only_what_is_proven_on_it(alice, bob, servers):
+    hers, his = (make_adapter(user, 1, AdapterState.LIVE) for user in (alice, bob))
+    async_to_sync(servers[0].load)(policy_of(hers))
+    servers[1].misreads = True
+    serving.reconcile()
+    assert holding(servers) == [{hers.name, his.name}, set()]
+    servers[1].misreads = False
+    serving.reconcile()
+    assert holding(servers) == [{hers.name, his.name}] * 2
+
+
+@pytest.mark.parametrize("probe", ["", "{}", "[]", None])
+def test_a_version_without_a_probe_keeps_nobody_elses_away(alice, bob, engine, probe):
+    hers, his = (make_adapter(user, 1, AdapterState.LIVE) for user in (alice, bob))
+    path = Path(f"{config().var / hers.path}.probe.json")
+    path.unlink() if probe is None else path.write_text(probe)
+    serving.reconcile()
+    assert holding([engine]) == [{his.name}]

@@ -214,6 +214,21 @@ async def test_an_adapter_that_cannot_be_loaded_lets_base_answer_and_says_so(
     assert "could not be loaded" in row.fallback
 
 
+async def test_an_adapter_that_comes_back_otherwise_than_it_was_trained_lets_base_answer(
+    alice, engine, valkey_server, monkeypatch
+):
+    async def misread(self, prompt_ids, response_ids, *, policy):
+        return [-9.0 for _ in response_ids]
+
+    monkeypatch.setattr(ScriptedEngine, "score", misread)
+    await in_db(make_adapter, alice, 1, "live")
+    async with generating():
+        row = await until(TurnState.COMPLETE, await in_db(ask, alice))
+    assert (row.adapter_name, row.version) == ("", 0)
+    assert "could not be loaded" in row.fallback
+    assert engine._adapters == {}
+
+
 async def test_a_refusal_of_the_request_is_not_told_as_the_versions(
     alice, engine, valkey_server, monkeypatch
 ):
