@@ -7,6 +7,7 @@ from django.http import HttpRequest
 from django.middleware.csrf import CsrfViewMiddleware
 from ninja.errors import HttpError
 
+from clawweb.limits import note_wrong_key
 from clawweb.models import ApiKey, User
 from clawweb.selectors.access import commanded_users, lacks_second_factor
 from clawweb.services.accounts import key_for
@@ -27,6 +28,7 @@ class Scoped:
         if request.headers.get("Authorization"):
             key = key_for(bearer(request))
             if key is None:
+                note_wrong_key(request.META.get("REMOTE_ADDR", ""))
                 return None
             if self.scope not in key.scopes:
                 raise HttpError(

@@ -16,6 +16,7 @@ from pydantic import ConfigDict, Field
 from clawweb import tasks
 from clawweb.api import agent, comparisons, data, finish, trials
 from clawweb.api.auth import Scoped, caller, commanded, key_of
+from clawweb.limits import Refused
 from clawweb.models import AdapterVersion, TrainingJob
 from clawweb.models.ids import is_number
 from clawweb.problem import problem
@@ -120,6 +121,13 @@ def _missing(request: HttpRequest, exc: ObjectDoesNotExist) -> HttpResponse:
 def _stranger(request: HttpRequest, exc: AuthenticationError) -> HttpResponse:
     detail = "Sign in, or send a valid key as `Authorization: Bearer <key>`."
     return problem(request, status=401, title="not_signed_in", detail=detail)
+
+
+@api.exception_handler(Refused)
+def _too_often(request: HttpRequest, exc: Refused) -> HttpResponse:
+    answer = problem(request, status=429, title="rate_limit_exceeded", detail=str(exc))
+    answer["Retry-After"] = exc.headers["Retry-After"]
+    return answer
 
 
 @api.exception_handler(HttpError)

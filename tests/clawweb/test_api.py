@@ -9,6 +9,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from clawweb import limits
 from clawweb.models import ApiKey, TrainingJob
 from clawweb.services import accounts, versions
 from clawweb.services.errors import ServiceError
@@ -35,6 +36,19 @@ def client_of(user: Any, scopes: Any = accounts.CLI_SCOPES) -> Client:
 
 def post(client: Client, path: str, body: Any = None) -> Any:
     return client.post(path, json.dumps(body or {}), content_type="application/json")
+
+
+def test_wrong_keys_are_counted_by_address_here_too(alice, valkey_server, monkeypatch):
+    monkeypatch.setattr(limits, "WRONG_KEYS", 3)
+    right, wrong = client_of(alice), Client(headers={"Authorization": "Bearer claw-wrong"})
+    given = {"REMOTE_ADDR": "10.9.8.5"}
+    codes = [wrong.get("/api/status", **given).status_code for _ in range(5)]
+    assert codes == [401, 401, 401, 429, 429]
+    answer = wrong.get("/api/sessions", **given)
+    assert answer["Content-Type"] == "application/problem+json"
+    assert answer.json()["title"] == "rate_limit_exceeded"
+    assert int(answer["Retry-After"]) >= 1
+    assert right.get("/api/reasons", **given).status_code == 200
 
 
 def test_rating_answers_with_the_receipt(alice):
