@@ -14,6 +14,7 @@ import re
 from contextlib import AbstractContextManager
 from typing import Any
 
+from django.http import HttpRequest
 from structlog.contextvars import bound_contextvars, merge_contextvars
 from structlog.processors import JSONRenderer, TimeStamper, format_exc_info
 from structlog.stdlib import ExtraAdder, ProcessorFormatter, add_log_level, add_logger_name
@@ -44,6 +45,13 @@ def of_turn(turn: Any) -> dict[str, Any]:
     return {"turn": turn.public_id, "session": session.public_id, "user": session.user_id}
 
 
+def route_of(request: HttpRequest) -> str:
+    """What a line says instead of the path, which may hold a link to sign in, or a name that its
+    caller gave to a session."""
+    match = request.resolver_match
+    return f"/{match.route}" if match else "(nothing there)"
+
+
 def make_formatter() -> logging.Formatter:
     """For the handler of all loggers: lines to read, or JSON (CLAWWEB_LOG_FORMAT)."""
     lines = JSONRenderer(ensure_ascii=False) if config().log_format == "json" else _plain
@@ -51,6 +59,7 @@ def make_formatter() -> logging.Formatter:
         merge_contextvars,
         ExtraAdder(allow=FIELDS),
         _of_task,
+        _of_request,
         add_log_level,
         add_logger_name,
         TimeStamper(fmt="iso", utc=True, key="at"),
@@ -74,6 +83,17 @@ def _of_task(_: WrappedLogger, __: str, entry: EventDict) -> EventDict:
         for name, shape in wanted.items():
             if found := shape.search(given):
                 entry[name] = found[0]
+    return entry
+
+
+def _of_request(_: WrappedLogger, __: str, entry: EventDict) -> EventDict:
+    """Django's own lines about a request (not found, forbidden, broken) say its path at their end,
+    escaped."""
+    request = getattr(entry["_record"], "request", None)
+    if isinstance(request, HttpRequest):
+        words, path = str(entry["event"]), request.path.encode("unicode_escape").decode()
+        if words.endswith(f": {path}"):
+            entry["event"] = words.removesuffix(path) + route_of(request)
     return entry
 
 

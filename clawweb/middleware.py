@@ -20,6 +20,7 @@ from django.utils.decorators import sync_and_async_middleware
 from django.utils.deprecation import MiddlewareMixin
 
 from clawweb import acting
+from clawweb.logs import route_of
 from clawweb.models import User
 from clawweb.models.ids import uuid7
 from clawweb.selectors.access import lacks_second_factor
@@ -37,8 +38,7 @@ def _name(request: HttpRequest) -> str:
 
 
 def _log(request: HttpRequest, response: HttpResponse, began: float) -> None:
-    """One line. The route and not the path, which may hold a link to sign in; who asks as far as
-    it is known already."""
+    """One line; who asks as far as it is known already."""
     if request.path_info in _UNLOGGED:
         return
     match = request.resolver_match
@@ -51,8 +51,7 @@ def _log(request: HttpRequest, response: HttpResponse, began: float) -> None:
         "milliseconds": round((time.monotonic() - began) * 1000),
     }
     known = {name: value for name, value in ids.items() if value is not None}
-    route = f"/{match.route}" if match else "(nothing there)"
-    log.info("%s %s %d", request.method, route, response.status_code, extra=known)
+    log.info("%s %s %d", request.method, route_of(request), response.status_code, extra=known)
 
 
 @sync_and_async_middleware

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from django.db import DatabaseError, connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
@@ -9,13 +11,16 @@ from clawweb import disk, valkey
 from clawweb.config import config
 from clawweb.selectors.learning import system_status, workers
 
+log = logging.getLogger(__name__)
+
 
 def livez(request: HttpRequest) -> HttpResponse:
     return HttpResponse("ok", content_type="text/plain")
 
 
 def readyz(request: HttpRequest) -> JsonResponse:
-    """200 when every part that a chat needs answers; each part with its own word. A disk without
+    """200 when every part that a chat needs answers; each part with its own word. Strangers may
+    ask, so what a part says itself, with addresses and names, is for the log. A disk without
     room keeps nobody from chatting, so it is said and does not count. `?part=NAME`: that one's."""
     parts = {"database": _database(), "queue": _queue(), **_processes()}
     ready = all(part == "ok" for part in parts.values())
@@ -31,7 +36,8 @@ def _database() -> str:
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1")
     except DatabaseError as exc:
-        return f"down: {exc}"
+        log.warning("the database is down: %s", exc)
+        return "down"
     return "ok"
 
 
@@ -40,7 +46,8 @@ def _queue() -> str:
         with valkey.connect() as client:
             client.ping()
     except valkey.ValkeyError as exc:
-        return f"down: {exc}; ratings are saved, work resumes when it is back"
+        log.warning("Valkey is down: %s", exc)
+        return "down; ratings are saved, work resumes when it is back"
     return "ok"
 
 

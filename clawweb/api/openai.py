@@ -20,6 +20,7 @@ from clawweb.api.chat_request import ChatRequest, headers_of
 from clawweb.api.completions import Answer, detach, failure, stop_all
 from clawweb.api.openai_errors import OUR_FAULT, Unacceptable, error
 from clawweb.limits import Refused, note_wrong_key
+from clawweb.logs import route_of
 from clawweb.models import ApiKey, Turn, TurnState, User
 from clawweb.models.ids import is_number
 from clawweb.orm import in_db
@@ -89,7 +90,7 @@ async def _answered(
     except ServiceError as exc:
         return _refused(exc)
     except Exception as exc:
-        log.exception("%s failed", request.path)
+        log.exception("%s failed", route_of(request))
         if out := outage(exc):
             return _refused(out)
         return error(500, OUR_FAULT, code="internal_error")

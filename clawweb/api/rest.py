@@ -17,6 +17,7 @@ from clawweb import tasks
 from clawweb.api import agent, comparisons, data, finish, trials
 from clawweb.api.auth import Scoped, caller, commanded, key_of
 from clawweb.limits import Refused
+from clawweb.logs import route_of
 from clawweb.models import AdapterVersion, TrainingJob
 from clawweb.models.ids import is_number
 from clawweb.problem import problem
@@ -150,7 +151,7 @@ def _invalid(request: HttpRequest, exc: ValidationError) -> HttpResponse:
 def _broken(request: HttpRequest, exc: Exception) -> HttpResponse:
     import logging
 
-    logging.getLogger(__name__).exception("%s %s failed", request.method, request.path)
+    logging.getLogger(__name__).exception("%s %s failed", request.method, route_of(request))
     if out := outage(exc):
         return _refused(request, out)
     detail = "Something broke on our side. The request id finds it in the log."

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from celery.app.trace import LOG_RECEIVED
 from django.db import IntegrityError, transaction
-from django.test import Client
+from django.test import AsyncClient, Client
 
 from clawweb import deployment, logs
 from clawweb.models import TrainingJob, Turn, User
@@ -25,6 +25,7 @@ from tests.generating import generating, read_reply
 
 Lines = Callable[[], list[str]]
 WISH, COMPLAINT = "my very own secret wish", "you should have said kangaroo"
+NAME = "about-my-illness"
 
 
 @pytest.fixture
@@ -195,6 +196,38 @@ def test_what_django_adds_to_its_lines_stays_out(written: Lines) -> None:
         "Not Found: /x", extra={"request": "GET /x with a cookie", "status_code": 404}
     )
     assert "cookie" not in written()[0]
+
+
+@pytest.mark.django_db
+def test_what_a_caller_calls_a_session_is_on_no_line(
+    alice: User, client: Client, written: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither on ours nor on Django's own, found or not."""
+    client.force_login(alice)
+    path = f"/api/sessions/{NAME}"
+    assert client.get(path).status_code == 404
+    assert client.get(f"/no{path}").status_code == 404
+    monkeypatch.setattr("clawweb.api.rest.chats.session_of", lambda *_: 1 / 0)
+    assert client.get(path).status_code == 500
+    whole = "\n".join(written())
+    for words in ("GET /api/sessions/<name> failed", "Not Found: (nothing there)"):
+        assert words in whole
+    assert "Not Found: /api/sessions/<name>" in whole
+    assert "Internal Server Error: /api/sessions/<name>" in whole
+    assert NAME not in whole
+
+
+@pytest.mark.django_db(transaction=True, serialized_rollback=True)
+async def test_nor_what_a_program_calls_a_model(
+    alice: User, valkey_server: None, written: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, key = await in_db(accounts.make_key, user=alice, name="k", scopes=["chat"])
+    monkeypatch.setattr("clawweb.api.openai._models_of", lambda *_: 1 / 0)
+    given = {"Authorization": f"Bearer {key}"}
+    answer = await AsyncClient().get(f"/v1/models/{NAME}", headers=given)
+    assert answer.status_code == 500
+    assert "/v1/models/<str:name> failed" in "\n".join(written())
+    assert NAME not in "\n".join(written())
 
 
 def test_the_web_servers_own_lines_of_requests_stay_out(written: Lines) -> None:

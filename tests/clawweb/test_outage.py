@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -13,6 +14,7 @@ from clawweb.models import User
 from clawweb.orm import in_db
 from clawweb.services import accounts
 from clawweb.services.outage import is_away, outage
+from clawweb.valkey import ValkeyError
 
 pytestmark = pytest.mark.django_db
 
@@ -66,6 +68,24 @@ def test_the_api_says_it(client: Client, alice: User, monkeypatch: pytest.Monkey
     assert (answer.status_code, answer["Retry-After"]) == (503, "5")
     assert answer.json()["title"] == "database_away"
     assert "Try again" in answer.json()["detail"]
+
+
+@pytest.mark.usefixtures("engine")
+def test_readyz_tells_strangers_that_it_is_away_and_the_log_why(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def gone() -> Any:
+        raise ValkeyError("no route to 10.1.2.4")
+
+    monkeypatch.setattr("clawweb.api.health.connection", SimpleNamespace(cursor=away))
+    monkeypatch.setattr("clawweb.api.health.valkey.connect", gone)
+    answer = client.get("/readyz")
+    parts = answer.json()["parts"]
+    assert (answer.status_code, parts["database"]) == (503, "down")
+    assert parts["queue"].startswith("down; ratings are saved")
+    for words in ("server closed the connection", "10.1.2.4"):
+        assert words not in answer.content.decode()
+        assert words in caplog.text
 
 
 @pytest.mark.django_db(transaction=True, serialized_rollback=True)
