@@ -67,6 +67,11 @@ def test_forwarded_headers_are_believed_only_from_a_trusted_proxy(tmp_path: Path
     assert "--proxy-headers" in parts.web(settings(tmp_path, trusted_proxy=True)).command
 
 
+def test_a_message_of_a_socket_has_at_most_a_mebibyte(tmp_path: Path) -> None:
+    command = parts.web(settings(tmp_path)).command
+    assert command[command.index("--ws-max-size") + 1] == str(2**20)
+
+
 def test_trainer_and_server_share_no_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "cores", lambda: [0, 1, 2, 3])
     config = settings(tmp_path, train_threads=2)
