@@ -5,11 +5,14 @@ The policy (no inline script, nothing from elsewhere) is the second wall; this i
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.test import Client
+from allauth.account.internal.flows.login import record_authentication
+from allauth.mfa.recovery_codes.internal.auth import RecoveryCodes
+from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret
+from django.test import Client, RequestFactory
 
 from clawweb.markdown import render
 from clawweb.models import (
@@ -29,11 +32,14 @@ from clawweb.models import (
 )
 from clawweb.records import storable
 from clawweb.services import accounts, audit, feedback, housekeeping, jobs
-from clawweb.services.imports import Import, batches
 from tests.clawweb.access_table import ELSEWHERE, TABLE, World
 from tests.clawweb.xss import ALL, MARK, PAYLOADS, live_in
 from tests.factories import down, make_adapter, make_turn, rated
+from tests.recorded import brought_in, exported
 
+# What they ask for has been done.
+LEADING_AWAY = ("signin/", "signin/code/", "settings/confirm/", "settings/confirm/code/")
+LEADING_AWAY += ("settings/second-factor/",)
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
 
 
@@ -79,6 +85,8 @@ def world(alice: User, admin: User) -> World:
         username=name, instructions=ALL, reviewers_may_read=True
     )
     alice.refresh_from_db()
+    TOTP.activate(alice, generate_totp_secret())
+    RecoveryCodes.activate(alice)
     FeedbackReason.objects.create(slug="odd", label=PAYLOADS[2][:80], hint=PAYLOADS[3])
     live = make_adapter(alice, 1, AdapterState.LIVE, note=ALL)
     adapter = make_adapter(alice, 2, AdapterState.REFUSED, note=ALL)
@@ -129,28 +137,46 @@ def world(alice: User, admin: User) -> World:
     )
 
 
-def pages(world: World) -> list[str]:
-    """Every page of the table of who may go where: a new one is among them."""
+def pages(*about: str) -> list[str]:
+    """Every page of the table of who may go where, or those about some things: a new one is among
+    them."""
     api = (*ELSEWHERE, "api/", "livez", "readyz", "metrics", "jsi18n")
-    found = [
+    return [
         route
         for route, verbs in TABLE.items()
         if "GET" in verbs and route and not route.startswith(api)
+        if not about or any(name in route for name in about)
     ]
-    return [world.path(route) for route in found]
+
+
+def sign_in(client: Client, user: Any) -> None:
+    """So lately that no page asks who it is once more."""
+    client.force_login(user)
+    request = RequestFactory().get("/")
+    request.session = client.session
+    record_authentication(request, user, method="password", reauthenticated=True)
+    request.session.save()
+
+
+def runs(response: Any) -> list[str]:
+    html = "html" in response["Content-Type"]
+    return live_in(response.content.decode()) if html else []
 
 
 @pytest.mark.parametrize("role", ["owner", "admin"])
 def test_no_page_runs_what_was_written(client: Client, world: World, role: str) -> None:
-    client.force_login(world.people[role])  # type: ignore[arg-type]
+    """Nor does the page that says no; and each that this one may see is seen."""
+    sign_in(client, world.people[role])
     wrong: dict[str, Any] = {}
     shown = 0
-    for path in pages(world):
-        response = client.get(path)
-        html = response.content.decode()
-        shown += MARK in html
-        if "html" in response["Content-Type"] and (live := live_in(html)):
-            wrong[path] = live[:3]
+    for route in pages():
+        response = client.get(world.path(route))
+        shown += MARK in response.content.decode()
+        leads_away = response.status_code == 302 and route in LEADING_AWAY
+        if (response.status_code == 200 or leads_away) != (role in TABLE[route]["GET"].who):
+            wrong[route] = response.status_code
+        if live := runs(response):
+            wrong[route] = live[:3]
     assert wrong == {}
     assert shown >= (12 if role == "owner" else 4), "the payloads are to be seen, as text"
 
@@ -182,26 +208,48 @@ def test_searches_and_names_from_outside_are_text(client: Client, world: World) 
         assert live_in(missing) == []
 
 
-def test_imported_records_are_text(client: Client, alice: User) -> None:
-    line = {
-        "session_id": PAYLOADS[0],
-        "turn": 1,
-        "timestamp": "2026-01-01T00:00:00Z",
-        "messages": [{"role": "user", "content": ALL}],
-        "prompt_text": ALL,
-        "response_text": ALL,
-        "tool_calls": None,
-        "next_state": {"role": "user", "content": ALL},
-    }
-    taken = Import(alice)
-    for lines in batches(enumerate([json.dumps(line).encode()], 1)):
-        taken.take_all(lines)
+def of_openclaw(bob: User) -> list[dict[str, Any]]:
+    return [
+        {
+            "session_id": PAYLOADS[0],
+            "turn": 1,
+            "timestamp": "2026-01-01T00:00:00Z",
+            "messages": [{"role": "user", "content": ALL}],
+            "prompt_text": ALL,
+            "response_text": ALL,
+            "tool_calls": None,
+            "next_state": {"role": "user", "content": ALL},
+        }
+    ]
+
+
+def of_ours(bob: User) -> list[dict[str, Any]]:
+    """As another installation wrote them."""
+    tools = [{"type": "function", "function": {"name": PAYLOADS[1], "description": ALL}}]
+    turn = make_turn(bob, ALL, reply=ALL, reasoning=ALL, tools=tools)
+    housekeeping.edit_session(turn.session, title=PAYLOADS[0])
+    changes = {"value": -1, "comment": ALL, "correction": ALL}
+    feedback.rate_turn(turn=turn, author=bob, changes=changes)
+    return exported(bob)
+
+
+@pytest.mark.parametrize("records", [of_openclaw, of_ours])
+def test_imported_records_are_text(
+    client: Client, alice: User, bob: User, records: Callable[[User], list[dict[str, Any]]]
+) -> None:
+    brought_in(alice, records(bob))
     session = alice.chat_sessions.get()
+    turn = session.turns.get().public_id
+    names = {"session_id": session.public_id, "turn_id": turn, "kind": "json"}
+    world = World({}, names)
     client.force_login(alice)
-    for path in (f"/chat/{session.public_id}/", f"/sessions/{session.public_id}/", "/sessions/"):
-        html = client.get(path).content.decode()
-        assert MARK in html
-        assert live_in(html) == [], path
+    shown = set()
+    for route in pages("sessions/", "<str:session_id>", "<str:turn_id>", "agent/"):
+        if "owner" in TABLE[route]["GET"].who:
+            response = client.get(world.path(route))
+            assert (response.status_code, runs(response)) == (200, []), route
+            shown |= {route} if MARK in response.content.decode() else set()
+    assert shown >= {"chat/<str:session_id>/", "sessions/<str:session_id>/", "sessions/"}
 
 
 def test_json_is_no_page(client: Client, world: World) -> None:
