@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import json
 import logging
 import re
 import sys
@@ -13,12 +14,15 @@ from typing import Any
 
 import pytest
 from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret
+from django import forms
 from django.apps import apps
 from django.conf import settings
 from django.db.models import URLField
 from django.test import Client
 
 from clawweb import asgi
+from clawweb.api.chat_request import ChatRequest
+from clawweb.api.rest import api
 from clawweb.config import ROOT
 from clawweb.logs import make_formatter
 from clawweb.models import User
@@ -98,8 +102,49 @@ def test_who_calls_out_is_known_and_no_user_says_where() -> None:
     assert found == CALLERS, "say in CALLERS whose address it is, and guard it"
     for model in apps.get_app_config("clawweb").get_models():
         assert not [f.name for f in model._meta.get_fields() if isinstance(f, URLField)], model
-    bodies = {name for verbs in TABLE.values() for rule in verbs.values() for name in rule.body}
-    assert not [name for name in bodies if re.search("ur[il]|host|address|webhook", name)]
+
+
+ADDRESS = re.compile("ur[il]|href|host|address|webhook|callback|endpoint")
+
+
+def fields_in(schema: Any) -> Iterator[tuple[str, Any]]:
+    """Of an OpenAPI or JSON schema: each parameter and property, however deep."""
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {}).items()
+        if "in" in schema and "name" in schema:
+            yield schema["name"], schema.get("schema")
+    for each in schema.values() if isinstance(schema, dict) else schema:
+        if isinstance(each, dict | list):
+            yield from fields_in(each)
+
+
+def taken_from_users() -> Iterator[tuple[str, bool]]:
+    """Every field of a body, an address or a form; and whether it says that it takes a URL."""
+    for schema in (api.get_openapi_schema(), ChatRequest.model_json_schema()):
+        for name, field in fields_in(schema):
+            yield name, re.search('"format": "ur[il]', json.dumps(field)) is not None
+    for form in forms.Form.__subclasses__():  # the schema's routes have imported them all
+        if form.__module__.startswith("clawweb."):
+            for name, field in form.base_fields.items():
+                yield name, isinstance(field, forms.URLField)
+
+
+def test_no_field_that_a_user_fills_takes_an_address() -> None:
+    found = dict(taken_from_users())
+    assert {"comment", "instructions", "messages", "name"} <= set(found), "each kind is walked"
+    assert [name for name, is_url in found.items() if is_url or ADDRESS.search(name)] == []
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"paths": {"/x": {"post": {"parameters": [{"in": "query", "name": "callback"}]}}}},
+        {"$defs": {"X": {"properties": {"image_url": {"type": "string"}}}}},
+    ],
+)
+def test_a_field_for_an_address_would_be_found(schema: Any) -> None:
+    """Or the test above could not fail."""
+    assert [name for name, _ in fields_in(schema) if ADDRESS.search(name)]
 
 
 # Every page
