@@ -10,7 +10,7 @@ import pytest
 import torch
 from peft import PeftModel
 
-from tests.training.conftest import job, samples
+from tests.training.conftest import job, make_sample, samples
 from training.adapters import adapter_tensors, attach, detach
 from training.base import Base
 from training.config import TrainConfig
@@ -29,6 +29,23 @@ def test_adams_state_survives_saving(
         for name, value in result.optimizer.state[tensor].items():
             assert torch.equal(again.state[tensor][name], value)
     assert [p.name for p in tmp_path.iterdir()] == ["adam.safetensors"]
+
+
+def test_a_huge_gradient_is_cut_to_the_norm_that_is_allowed(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    """As it is, it would rule Adam's averages, and so every later step, for a long time."""
+    before = {name: t.detach().clone() for name, t in adapter_tensors(model).items()}
+    settings = dataclasses.replace(config, reward_weight=1e6, grad_clip=0.5)
+    result, steps = job(base, model, [make_sample(base, hint=None)], settings)
+    assert len(steps) == 1
+    assert steps[0].grad_norm > 1000  # as it came
+    moments = [state["exp_avg"].flatten() for state in result.optimizer.state.values()]
+    taken = float(torch.cat(moments).norm()) / (1 - config.beta1)
+    assert taken == pytest.approx(settings.grad_clip, rel=1e-3)
+    after = adapter_tensors(model)
+    moved = max(float((after[name].detach() - was).abs().max()) for name, was in before.items())
+    assert 0 < moved <= config.lr * 1.01
 
 
 def test_a_child_job_goes_on_with_its_parents_adam(
