@@ -9,12 +9,23 @@ import pytest
 from django.contrib.auth.models import AnonymousUser
 from django.test import AsyncClient, Client
 
+from clawweb import events
 from clawweb.asgi import application
 from clawweb.consumers import SIGNED_OUT
 from clawweb.models import SCOPES, Role, User
 from clawweb.orm import in_db
 from clawweb.services import accounts
-from tests.clawweb.access_table import OWNER, REVIEWER, World, world_of
+from tests.clawweb.access_table import (
+    ADMIN,
+    APPROVED,
+    OTHER,
+    OWNER,
+    REVIEWER,
+    STRANGER,
+    TRAINER,
+    World,
+    world_of,
+)
 from tests.clawweb.test_sockets import HOST, Browser
 from tests.factories import make_adapter, make_turn
 
@@ -155,21 +166,22 @@ def test_each_socket_is_known() -> None:
 
 @pytest.mark.django_db(transaction=True, serialized_rollback=True)
 @pytest.mark.parametrize("path", ["ws/chat/", "ws/nudges/"])
-async def test_sockets_are_for_who_is_let_in(path: str, alice: User, valkey_server: Any) -> None:
-    for user in (AnonymousUser(), User(username="carol", role=Role.PENDING), None):
+async def test_sockets_are_for_who_is_let_in(path: str, world: World) -> None:
+    people = {**world.people, STRANGER: AnonymousUser(), "nobody": None}
+    for role, user in people.items():
         end = opened(path, user)
         await end.connect()
-        assert (await end.receive_output(10)) == {"type": "websocket.close", "code": SIGNED_OUT}
-    end = opened(path, alice)
-    await end.connect()
-    assert await end.receive_nothing(0.2)
-    await end.disconnect()
+        if role not in APPROVED:
+            shut = {"type": "websocket.close", "code": SIGNED_OUT}
+            assert await end.receive_output(10) == shut, role
+        assert await end.receive_nothing(0.2), role
+        await end.disconnect()
 
 
 @pytest.mark.django_db(transaction=True, serialized_rollback=True)
-async def test_no_command_reaches_anothers_chat(
-    alice: User, bob: User, engine: Any, valkey_server: Any
-) -> None:
+@pytest.mark.parametrize("role", [OTHER, REVIEWER, TRAINER, ADMIN])
+async def test_no_command_reaches_anothers_chat(world: World, alice: User, role: str) -> None:
+    """Whatever else they may read or do: a socket is for one's own chats."""
     turn = await in_db(make_turn, alice)
     name, session = turn.public_id, await in_db(lambda: turn.session.public_id)
     commands = [
@@ -178,7 +190,7 @@ async def test_no_command_reaches_anothers_chat(
         {"type": "send", "text": "x", "parent": name},
         {"type": "send", "text": "x", "edits": name},
     ]
-    end = opened("ws/chat/", bob)
+    end = opened("ws/chat/", world.people[role])
     await end.connect()
     for command in commands:
         await end.send_json(command)
@@ -187,6 +199,30 @@ async def test_no_command_reaches_anothers_chat(
         assert (message["type"], message["message"]) == ("error", "that is not there"), command
     await end.disconnect()
     assert await in_db(lambda: turn.session.turns.count()) == 1
+
+
+@pytest.mark.django_db(transaction=True, serialized_rollback=True)
+@pytest.mark.parametrize(
+    ("what", "hearing"),
+    [
+        *((what, {OWNER}) for what in ("session", "turn", "receipt", "transfer", "comparison")),
+        *((what, {OWNER, TRAINER, ADMIN}) for what in ("job", "adapter")),
+    ],
+)
+async def test_nudges_are_heard_by_whom_they_are_for(
+    world: World, alice: User, what: Any, hearing: set[str]
+) -> None:
+    ends = {role: opened("ws/nudges/", world.people[role]) for role in APPROVED}
+    for end in ends.values():
+        await end.connect()
+        assert await end.receive_nothing(0.1)
+    await in_db(events.changed, alice.pk, what, "its-id")
+    for role, end in ends.items():
+        if role in hearing:
+            async with asyncio.timeout(10):
+                assert (await end.receive_json())["what"] == what
+        assert await end.receive_nothing(0.2), role
+        await end.disconnect()
 
 
 def opened(path: str, user: Any) -> Browser:
