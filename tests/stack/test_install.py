@@ -30,6 +30,12 @@ def install() -> ModuleType:
     return module
 
 
+@pytest.fixture
+def supply(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(REQUIREMENTS)
+    return importlib.import_module("supply")
+
+
 @pytest.mark.parametrize("name", ["cpu.lock", "cuda.lock"])
 def test_every_package_but_torch_is_locked_with_hashes(name: str) -> None:
     lock = (REQUIREMENTS / name).read_text()
@@ -70,19 +76,29 @@ def test_uvs_own_settings_win_over_pips(
     assert install.uv_environment("cpu")["UV_DEFAULT_INDEX"] == "file:///uv"
 
 
+def pinned(name: str) -> dict[str, str]:
+    lock = (REQUIREMENTS / f"{name}.lock").read_text()
+    found = re.findall(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;+]+)", lock, re.MULTILINE)
+    return {re.sub(r"[-_.]+", "-", package).lower(): version for package, version in found}
+
+
+def listed(text: str) -> dict[str, tuple[str, str]]:
+    """Version and licence of each row."""
+    rows = [row.split("|") for row in text.splitlines() if row.count("|") == 4]
+    found = {cells[1].strip(): (cells[2].strip(), cells[3].strip()) for cells in rows}
+    return {name: row for name, row in found.items() if name not in ("package", "---")}
+
+
 def test_each_pinned_package_has_its_licence_listed() -> None:
-    """`make sbom` after `make lock`: the list is of the versions that are installed."""
-    lock = (REQUIREMENTS / "cpu.lock").read_text()
-    pinned = re.findall(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;+]+)", lock, re.MULTILINE)
-    rows = (ROOT / "docs" / "licenses.md").read_text().splitlines()
-    listed = {
-        cells[1].strip(): (cells[2].strip(), cells[3].strip())
-        for row in rows
-        if len(cells := row.split("|")) == 5 and cells[1].strip() not in ("package", "---")
-    }
-    wanted = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pinned}
-    assert {name: version for name, (version, _) in listed.items()} == wanted
-    assert not [name for name, (_, licence) in listed.items() if licence in ("", "not declared")]
+    """`make sbom` after `make lock`: the list is of the versions that are pinned."""
+    text = (ROOT / "docs" / "licenses.md").read_text()
+    of_cpu, of_gpu = (listed(part) for part in text.split("## With an NVIDIA GPU"))
+    cpu, cuda = pinned("cpu"), pinned("cuda")
+    assert {name: version for name, (version, _) in of_cpu.items()} == cpu
+    assert not [name for name, (_, licence) in of_cpu.items() if licence in ("", "not declared")]
+    others = {name: version for name, version in cuda.items() if cpu.get(name) != version}
+    assert {name: version for name, (version, _) in of_gpu.items()} == others
+    assert all(licence for _, licence in of_gpu.values())
 
 
 def test_behind_a_proxy_with_tls_django_has_nothing_to_complain_about(tmp_path: Path) -> None:
@@ -103,11 +119,33 @@ def test_behind_a_proxy_with_tls_django_has_nothing_to_complain_about(tmp_path: 
     ],
 )
 def test_what_was_not_looked_up_is_not_clean(
-    answer: Any, is_clean: bool, monkeypatch: pytest.MonkeyPatch
+    answer: Any, is_clean: bool, supply: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(REQUIREMENTS)
-    supply = importlib.import_module("supply")
     said = json.dumps({"dependencies": answer}) if answer else "no connection"
     done = subprocess.CompletedProcess([], 0, stdout=said, stderr="")
     monkeypatch.setattr(supply, "tool", lambda *_: done)
     assert (supply.audit() == 0) is is_clean
+
+
+def test_the_packages_of_both_locks_are_looked_up(
+    supply: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def clean(*command: Any) -> subprocess.CompletedProcess[str]:
+        asked.extend(Path(command[command.index("-r") + 1]).read_text().split())
+        return subprocess.CompletedProcess([], 0, stdout='{"dependencies": []}', stderr="")
+
+    monkeypatch.setattr(supply, "tool", clean)
+    assert supply.audit() == 0
+    wanted = [*pinned("cpu").items(), *pinned("cuda").items()]
+    assert sorted(asked) == sorted({f"{name}=={version}" for name, version in wanted})
+
+
+def test_a_licence_of_another_version_is_said_to_be_that(supply: ModuleType) -> None:
+    part = {"name": "Ruff", "version": "0.1", "licenses": [{"license": {"id": "MIT"}}]}
+    ask = supply.license_for_gpu
+    assert ask("ruff", "0.1", {"ruff": part}) == "MIT"
+    assert ask("ruff", "0.2", {"ruff": part}) == "MIT (of 0.1)"
+    assert ask("vllm", "0.32.0", {}) == "Apache-2.0"
+    assert ask("nobody-has-seen-it", "1", {}) == "**not known**"
