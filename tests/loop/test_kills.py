@@ -9,9 +9,11 @@ import random
 import pytest
 
 from bench.chaos.faults import LIGHT, RESTARTED, Target
-from bench.chaos.people import people
+from bench.chaos.people import QUESTIONS, Chatter, people
 from bench.chaos.run import break_things, come_to_rest, promises
 from clawweb.stack import guard
+from clawweb.stack.parts import log_folder
+from tests.loop.conftest import QUESTIONS as FIRST_QUESTIONS
 from tests.loop.conftest import Lesson
 from tests.loop.person import engine_of, wait_for
 from tests.realstack import Stack
@@ -47,7 +49,33 @@ def test_kills_beside_people_who_chat_and_rate_break_no_promise(
     answer = lesson.person.chat("What is gravity?")
     assert answer.headers["X-Clawweb-Adapter"] == lesson.adapter
     assert "X-Clawweb-Fallback" not in answer.headers
+    assert in_the_logs(stack, said(lesson, users) | secrets(stack, lesson, users)) == []
 
 
 def is_served(stack: Stack, lesson: Lesson) -> bool:
     return lesson.adapter in asyncio.run(engine_of(stack).loaded())
+
+
+def said(lesson: Lesson, users: list[Chatter]) -> set[str]:
+    """What was asked and answered: of each reply its longest line, where that is no mere word."""
+    replies = [reply for user in users for _, reply in user.told.replies.values()]
+    replies += [lesson.person.turn(turn)["reply"] for turn in lesson.turns]
+    lines = {max(reply.splitlines(), key=len, default="") for reply in replies}
+    found = {line.strip() for line in lines if len(line.strip()) >= 16}
+    assert found
+    return {*QUESTIONS, *FIRST_QUESTIONS, *found}
+
+
+def secrets(stack: Stack, lesson: Lesson, users: list[Chatter]) -> set[str]:
+    own = {stack.config.secret(name, "") for name in ("secret_key", "vllm_key")}
+    return {*own, lesson.person.key, *(user.person.key for user in users)}
+
+
+def in_the_logs(stack: Stack, texts: set[str]) -> list[tuple[str, str]]:
+    """Where one of them stands in what the parts have written, those that were killed too."""
+    logs = {
+        path.name: path.read_text(errors="replace") for path in log_folder(stack.config).iterdir()
+    }
+    assert "POST /v1/chat/completions 200" in logs["web.log"], "or this would see nothing"
+    assert {f"{part.name}.log" for part in stack.supervisor.parts} <= set(logs)
+    return [(name, text) for name, log in logs.items() for text in texts if text in log]
