@@ -5,16 +5,36 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer
+from channels_redis.core import RedisChannelLayer
 from django.db import transaction
 
 from clawweb.orm import calling_loop
 
 log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 2.0  # a Valkey that hangs must not hold up a rating
+
+
+class Layer(RedisChannelLayer):
+    """Channels' layer, whose wait for nudges ends when it is told to.
+
+    On Python 3.11 `asyncio.wait_for`, by which redis-py writes, may lose a cancellation
+    (python/cpython#86296). A socket that closed in that moment would never end: its task and its
+    connection to Valkey would wait on.
+    """
+
+    brpop_timeout = 1  # seconds of one wait, by one socket of a process for all: as late it is seen
+
+    async def _brpop_with_clean(self, index: int, channel: str, timeout: int) -> Any:
+        found = await super()._brpop_with_clean(index, channel, timeout)  # taken up again if left
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
+        return found
+
 
 What = Literal["session", "turn", "receipt", "job", "adapter", "transfer", "comparison"]
 

@@ -123,11 +123,10 @@ SOCIALACCOUNT_QUERY_EMAIL = False
 
 CHANNEL_LAYERS = {
     "default": {
-        "BACKEND": "channels_redis.core.RedisChannelLayer",
+        "BACKEND": "clawweb.events.Layer",
         # Nudges only: losing one costs a fetch, so they expire soon and the queue may be short.
         "CONFIG": {
-            # Longer than the layer's blocking read of 5 s, which is also the client's default:
-            # an idle socket would be cut off each time.
+            # Longer than the layer's blocking read.
             "hosts": [{"address": _config.redis, "socket_timeout": 30}],
             "expiry": 30,
             "capacity": 200,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from asgiref.testing import ApplicationCommunicator
+from channels.layers import get_channel_layer
 from django.contrib.sessions.backends.db import SessionStore
 from django.db import OperationalError
 from django.test import Client
@@ -224,3 +225,15 @@ async def test_strangers_and_other_sites_are_closed_out(alice, valkey_server):
         closed = await communicator.receive_output()
         assert (closed["type"], closed["code"]) == ("websocket.close", code)
         await communicator.disconnect()  # as a server says, too: else the consumer waits on
+
+
+async def test_a_wait_for_nudges_ends_when_it_is_told_to(valkey_server):
+    """However early: at some moments Python 3.11 loses the first cancellation."""
+    layer = get_channel_layer()
+    for steps in range(60):
+        waiting = asyncio.ensure_future(layer.receive(await layer.new_channel()))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(asyncio.shield(waiting), 3)
