@@ -117,7 +117,7 @@ def test_an_answer_by_anothers_version_is_seen(bob, version):
     assert broken() == [f"{turn.public_id} was answered by {version.name}, another's"]
 
 
-def test_what_callers_were_told_is_there_once(alice):
+def test_what_callers_were_told_is_there_once(alice, bob):
     turn = make_turn(alice, reply="tea")
     for value in (-1, 1):
         feedback.rate_turn(turn=turn, author=alice, changes={"value": value})
@@ -142,7 +142,13 @@ def test_what_callers_were_told_is_there_once(alice):
     more, twice = kept("tea", [-1, 1], 2)
     assert more == "alice asked 1 times at most and has 2 turns"
     assert twice == f"alice asked once and has 2 turns: {question}"
+    for _ in range(2):  # who else is there may ask as they like
+        make_turn(bob, "again")
     lost = told_and_kept(
-        query, asked={}, replies={"turn-0": ("x", "y")}, ratings={"turn-0": [1]}, tries=Counter()
+        query,
+        asked={"alice": 2},
+        replies={"turn-0": ("x", "y")},
+        ratings={"turn-0": [1]},
+        tries=Counter(),
     )
     assert sum("turn-0" in line for line in lost) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,7 @@ def told_and_kept(
         )
         if row["n"] > asked.get(row["username"], row["n"])
     ]
-    found += asked_once(query)
+    found += asked_once(query, asked)
     for name, (message, reply) in replies.items():
         if name not in turns:
             found.append(f"{name} was answered and is not there")
@@ -171,8 +171,8 @@ def told_and_kept(
     return found
 
 
-def asked_once(query: Query) -> list[str]:
-    """Each message is a turn at most once: people send no two that are the same."""
+def asked_once(query: Query, people: Container[str]) -> list[str]:
+    """Each message of theirs is a turn at most once: these people send no two that are the same."""
     kept = Counter(
         (row["username"], json.loads(row["input_messages"])[-1]["content"])
         for row in query(
@@ -184,7 +184,7 @@ def asked_once(query: Query) -> list[str]:
     return [
         f"{user} asked once and has {times} turns: {message}"
         for (user, message), times in kept.items()
-        if times > 1
+        if times > 1 and user in people
     ]
 
 
