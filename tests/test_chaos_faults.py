@@ -84,3 +84,4 @@ def test_slices_that_ended_are_not_run_again(tmp_path: Path) -> None:
     out.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert run.already_run(out)[(1, 20, 3)]["broken"] == ["x"]
     assert (21, 20, 3) not in run.already_run(out)
+    assert run.already_run(out, only_kills=True) == {}  # other faults by the same seed

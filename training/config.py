@@ -20,6 +20,7 @@ CHOOSABLE = (  # fields that a job may be queued with; the rest is the installat
     "clip_low", "clip_high", "importance_cap", "positive_cap", "negative_cap", "kto_beta",
 )  # fmt: skip
 CANDIDATES = 4  # liked replies that demonstrations are chosen from: the newest
+REPLAYED = 8  # of what earlier versions learned under hints, answered anew: the newest
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what --max-lora-rank accepts
 
 

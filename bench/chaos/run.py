@@ -51,7 +51,7 @@ def main() -> int:
     if args.faults:
         args.kills = args.slice = len(args.faults)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    there = already_run(args.out) if args.resume else {}
+    there = already_run(args.out, args.only_kills) if args.resume else {}
     broken: list[str] = []
     for first in range(0, args.kills, args.slice):
         seed, kills = args.seed + first, min(args.slice, args.kills - first)
@@ -65,10 +65,12 @@ def main() -> int:
     return 1 if broken else 0
 
 
-def already_run(out: Path) -> dict[tuple[int, int, int], dict[str, Any]]:
-    """The slices that ended, by seed, kills and users; the newest of each."""
+def already_run(out: Path, only_kills: bool = False) -> dict[tuple[int, int, int], dict[str, Any]]:
+    """The slices that ended, of kills alone or of all faults, by seed, kills and users; the newest
+    of each."""
     lines = out.read_text(encoding="utf-8").splitlines() if out.exists() else []
     rows = [json.loads(line) for line in lines]
+    rows = [row for row in rows if ("--only-kills" in row.get("again", "")) is only_kills]
     return {(row["seed"], row.get("kills", 0), row.get("users", 0)): row for row in rows}
 
 

@@ -23,8 +23,7 @@ from rollouts.types import BASE, Message, Policy, Rollout, Sample, SamplingParam
 from training.adapters import attach, detach, save_version
 from training.advantages import Baseline
 from training.base import Base
-from training.config import TrainConfig
-from training.demonstrations import CANDIDATES
+from training.config import CANDIDATES, REPLAYED, TrainConfig
 from training.drift import step_back
 from training.forward import response_logprobs
 from training.gate import decide, measure, neutral_prompts
@@ -35,7 +34,6 @@ HERE = Path(__file__).parent
 MAX_TOKENS, TEMPERATURE, HELD_OUT = 160, 0.7, 24
 FIRST = 48  # questions that are rated before the others
 EVALS = (0, 4, 8, 16, 32, 64)
-REPLAYED = 8  # as the product does
 
 
 class Lab:

@@ -190,11 +190,11 @@ def health(cells: Cells) -> list[str]:
         gates = [cell["gate"] for cell in of(cells, recipe=recipe) if cell["gate"]]
         if not gates:
             continue
-        both = [
-            f"{statistics.median(found):.3f} ({max(found):.3f})"
+        shares = [
+            [gate[name] for gate in gates if gate[name] is not None]
             for name in ("repetition", "empty", "cut_off")
-            for found in [[gate[name] or 0.0 for gate in gates]]
         ]
+        both = [f"{statistics.median(s):.3f} ({max(s):.3f})" if s else "–" for s in shares]
         lengths = [gate["length"] for gate in gates]
         accepted = sum(gate["accepted"] for gate in gates)
         shortest = f"{statistics.median(lengths):.0f} ({min(lengths):.0f})"

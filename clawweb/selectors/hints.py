@@ -20,10 +20,9 @@ from clawweb.models import (
     User,
 )
 from clawweb.selectors.learning import BULKY_OF_TURN, line_of, live_adapter
-from training.config import CANDIDATES
+from training.config import CANDIDATES, REPLAYED
 
 MOST_PROMPTED = 4  # as many as the gate lets a perfect student follow at once
-REPLAYED = 8
 MOST_CHARACTERS = 1000  # of all together: the conversation needs its room
 
 
