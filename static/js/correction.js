@@ -18,11 +18,9 @@ export function watchCorrection(strip, reply) {
   const details = strip.querySelector("details");
   const box = strip.elements.correction;
   const shown = strip.querySelector(".changes");
-  details.addEventListener("toggle", () => {
-    if (!details.open) return;
-    if (!box.value) box.value = reply;
-    paint();
-  });
+  box.defaultValue = reply; // there before the field opens: who types at once writes over it
+  box.defaultValue = box.value; // line ends as the field gives them back
+  details.addEventListener("toggle", () => { if (details.open) paint(); });
   box.addEventListener("input", paint);
 
   async function paint() {
@@ -34,7 +32,7 @@ export function watchCorrection(strip, reply) {
         return part;
       });
       shown.replaceChildren(...parts);
-      shown.hidden = box.value === reply;
+      shown.hidden = box.value === box.defaultValue;
     } catch {
       shown.hidden = true; // the correction itself does not need it
     }
@@ -42,7 +40,7 @@ export function watchCorrection(strip, reply) {
 }
 
 // What was written instead; nothing when the reply stands there unchanged.
-export function correctionIn(strip, reply) {
-  const text = strip.elements.correction.value.trim();
-  return text === reply.trim() ? "" : text;
+export function correctionIn(strip) {
+  const { value, defaultValue } = strip.elements.correction;
+  return value.trim() === defaultValue.trim() ? "" : value.trim();
 }

@@ -92,8 +92,10 @@ export class Rating {
       box.checked = feedback?.reasons?.includes(box.value) ?? false;
     }
     comment.value = feedback?.comment ?? "";
-    correction.value = feedback?.correction ?? "";
-    if (correction.value) this.strip.querySelector("details").open = true;
+    if (feedback?.correction) {
+      correction.value = feedback.correction;
+      this.strip.querySelector("details").open = true;
+    }
   }
 
   content() {
@@ -103,7 +105,7 @@ export class Rating {
       value: -1,
       reasons: [...chosen].map((box) => box.value),
       comment: comment.value.trim(),
-      correction: correctionIn(this.strip, this.view.turn.reply),
+      correction: correctionIn(this.strip),
     };
   }
 

@@ -7,9 +7,16 @@ import re
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    expect,
+    sync_playwright,
+)
 
-from tests.browser.demo import Demo
+from tests.browser.demo import PATIENCE, Demo
 from tests.browser.demo import demo as demo  # the fixture
 from tests.prepare import chromium
 from tests.realstack import Stack
@@ -26,6 +33,7 @@ def browser() -> Iterator[Browser]:
     path = chromium()
     if path is None:
         pytest.skip("no Chromium on this machine; `make test` says how to get one")
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         # Root has no user namespaces to put its sandbox into.
         sandbox = [] if os.geteuid() else ["--no-sandbox"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from django.urls import URLPattern
-from playwright.sync_api import Browser, BrowserContext, expect
+from playwright.sync_api import Browser, BrowserContext
 
 from clawweb.config import ROOT
 from clawweb.stack import guard
@@ -76,7 +76,6 @@ class Demo:
 @pytest.fixture(scope="session")
 def demo() -> Iterator[Demo]:
     """Starts in seconds: no model is loaded, and nothing answers in a chat."""
-    expect.set_options(timeout=PATIENCE)
     with running("--parts", "web,valkey", vllm_url=NOBODY) as stack:
         yield seeded(stack, WITH_OTHERS)
 

@@ -35,6 +35,13 @@ def make_chat(stack: Stack, name: str, text: str) -> None:
     assert answer.status_code == 200, answer.text
 
 
+# The strip's field opens; what stands in it before anything else has happened?
+OPENED = """form => {
+  form.querySelector("details").open = true;
+  return form.elements.correction.value;
+}"""
+
+
 def test_a_chat_is_renamed_pinned_found_deleted_and_had_back(visit: Visit, stack: Stack) -> None:
     for text in ("About eggs", "About tides"):
         make_chat(stack, "lea", text)
@@ -80,9 +87,11 @@ def test_a_message_is_said_in_other_words_and_a_reply_corrected(visit: Visit) ->
     expect(turn.locator(".siblings")).to_contain_text("2/2")
 
     turn.get_by_role("button", name="Bad reply").click()
-    turn.get_by_text("Write what you wanted instead").click()
     box = turn.locator("textarea[name=correction]")
-    expect(box).not_to_be_empty()  # it begins with the reply
+    turn.get_by_role("textbox", name="In your own words").focus()  # the strip is there
+    began_with = turn.locator(".strip").evaluate(OPENED)
+    assert began_with, "who opens the field and types at once writes before the reply is there"
+    assert began_with == page.request.get(f"/api/turns/{turn.get_attribute('id')}").json()["reply"]
     expect(turn.locator(".changes")).to_be_hidden()
     box.fill("Water that falls from clouds.")
     expect(turn.locator(".changes ins").first).to_be_visible()
