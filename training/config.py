@@ -14,12 +14,15 @@ SUPPORTS = ("student", "teacher")
 COMBINES = ("losses", "advantages")
 LOSS_MEANS = ("tokens", "replies")
 TEACHERS = ("base", "parent")
+REANSWER_HINTS = ("own", "collected")
 CHOOSABLE = (  # fields that a job may be queued with; the rest is the installation's
     "estimator", "topk", "topk_support", "topk_clip", "teacher", "hint_boost", "forward_share",
-    "demonstrations", "combine", "distill_weight", "reward_weight", "anchor_weight",
-    "clip_low", "clip_high", "importance_cap", "positive_cap", "negative_cap", "kto_beta",
+    "reanswer_hints", "demonstrations", "combine", "distill_weight", "reward_weight",
+    "anchor_weight", "clip_low", "clip_high", "importance_cap", "positive_cap", "negative_cap",
+    "kto_beta",
 )  # fmt: skip
 CANDIDATES = 4  # liked replies that demonstrations are chosen from: the newest
+COLLECTED = 4  # hints of other replies that stand before a re-answer's own: the newest
 REPLAYED = 8  # of what earlier versions learned under hints, answered anew: the newest
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what --max-lora-rank accepts
 
@@ -68,6 +71,7 @@ class TrainConfig:
     hint_effect_min: float = 0.002  # nats per token a hint must move the base, else hint_no_effect
     rated_tokens: int = 64  # of each rated reply only the first so many train; bounds time
     reanswer_tokens: int = 56  # longest re-answer; bounds time; docs/LOG.md, Recipe tuning
+    reanswer_hints: str = "own"  # of the re-answered turn; or all "collected", its own last
     reanswer_steps: int = 1  # optimizer steps on one set of re-answers; the later ones are cheap
     reanswer_temperature: float = 0.7  # as the replies themselves are sampled
 
@@ -186,6 +190,7 @@ _CHOICES = {
     "combine": COMBINES,
     "loss_mean": LOSS_MEANS,
     "teacher": TEACHERS,
+    "reanswer_hints": REANSWER_HINTS,
 }
 _POSITIVE = (
     "reanswer_steps", "reward_epochs", "topk", "topk_clip", "kto_beta",

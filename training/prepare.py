@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from jinja2 import TemplateError
 
@@ -11,7 +12,7 @@ from rollouts.types import Sample
 from training.advantages import Baseline, reward_advantage
 from training.base import Base
 from training.batching import Item
-from training.config import TrainConfig
+from training.config import COLLECTED, TrainConfig
 
 NO_SIGNAL = "no_signal"  # neither vote nor hint, or no reply to learn from
 NO_LOGPROBS = "no_logprobs"  # trains by reward, but what it was sampled with is not known
@@ -93,6 +94,31 @@ def _teacher_prompts(base: Base, sample: Sample, config: TrainConfig) -> list[tu
     """The prompt under the hint first, then under each candidate that reads differently."""
     hints = dict.fromkeys([joined(sample.lessons), *sample.other_hints])
     return [_teacher_prompt(base, sample, hint, config) for hint in hints]
+
+
+def under_collected(
+    base: Base, items: Sequence[Item], samples: Sequence[Sample], config: TrainConfig
+) -> list[Item]:
+    """The items, each under the newest other hints of `samples` (newest last) and then its own, so
+    that what one reply is taught does not unlearn what another taught. An item whose prompt has no
+    room for them stays as it is."""
+    by_id = {sample.id: sample for sample in samples}
+    # A hint that is said again is as new as its last time.
+    newest_first = dict.fromkeys(hint for s in reversed(samples) for hint in reversed(s.lessons))
+    return [_under(base, item, by_id[item.sample_id], list(newest_first), config) for item in items]
+
+
+def _under(
+    base: Base, item: Item, sample: Sample, newest_first: Sequence[str], config: TrainConfig
+) -> Item:
+    others = [hint for hint in newest_first if hint not in sample.lessons][:COLLECTED]
+    if not others:
+        return item
+    prompt_ids = _teacher_prompt(base, sample, joined([*reversed(others), *sample.lessons]), config)
+    reply = max(len(item.response_ids), config.reanswer_tokens)
+    if len(prompt_ids) + reply > config.max_tokens:
+        return item
+    return replace(item, teacher_prompt_ids=prompt_ids)
 
 
 def _teacher_prompt(

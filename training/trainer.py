@@ -27,7 +27,7 @@ from training.forward import Pair, boosted, kl_between, response_hidden, respons
 from training.kto import kto_backward
 from training.metrics import step_metrics
 from training.optimizer import load_optimizer, make_optimizer
-from training.prepare import HINT_NO_EFFECT, prepare
+from training.prepare import HINT_NO_EFFECT, prepare, under_collected
 from training.sampling import sample_replies
 from training.step import StepSums, counts_of, group_backward
 from training.types import RATED, REANSWER, StepMetrics, TrainResult
@@ -74,6 +74,9 @@ def train(
     hinted = [item for item in items if item.is_hinted]
     replayed = _replayed(run, replay, is_alone=not hinted)
     learns = bool(hinted or replayed)
+    if config.reanswer_hints == "collected":
+        hinted = under_collected(base, hinted, known, config)
+        replayed = under_collected(base, replayed, known, config)
     rated = in_steps(items, batch_size=config.batch_size)
     epochs = 1 if learns else config.reward_epochs
     run.steps = epochs * len(rated)

@@ -122,6 +122,10 @@ SETTINGS = {
         _("Who knows the hint"),
         {"base": _("the base model"), "parent": _("the version before")},
     ),
+    "reanswer_hints": (
+        _("A prompt answered anew learns"),
+        {"own": _("its own hint"), "collected": _("all hints so far")},
+    ),
     "combine": (
         _("Hints and thumbs, with combine"),
         {"losses": _("as two losses"), "advantages": _("as one sum of advantages")},

@@ -260,8 +260,9 @@ def test_every_method_can_be_chosen_for_a_job(as_alice: Client) -> None:
     assert tuple(offered) == METHODS
     for method in METHODS:
         assert JobIn(method=method).method == method
-    assert re.search(r'data-post="/api/jobs" data-with="method estimator teacher combine"', page)
-    for name in ("estimator", "teacher", "combine"):
+    chosen = ("estimator", "teacher", "reanswer_hints", "combine")
+    assert f'data-post="/api/jobs" data-with="method {" ".join(chosen)}"' in page
+    for name in chosen:
         field = rf'<select id="{name}" name="settings.{name}".*?</select>'
         (choice,) = re.findall(field, page, re.DOTALL)
         values = re.findall(r'<option value="(\w+)">', choice)

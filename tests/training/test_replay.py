@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +11,12 @@ from peft import PeftModel
 
 from tests.training.conftest import job, make_sample, samples
 from training import trainer
+from training.advantages import Baseline
 from training.base import Base
 from training.batching import Item
 from training.candidates import with_chosen_hint
 from training.config import TrainConfig
+from training.prepare import prepare, under_collected
 
 
 def test_replay_takes_part_in_reanswers_only(
@@ -39,3 +43,55 @@ def test_of_an_older_reply_one_hint_is_chosen_again(
     older = make_sample(base, 99, other_hints=["", "One word."])
     job(base, model, [make_sample(base, 1, hint=hint, reward=1.0)], config, replay=[older])
     assert chosen.count(99) == 1
+
+
+def taught(base: Base, items: Sequence[Item]) -> list[str]:
+    """What stands under the marker in each teacher's prompt."""
+    texts = [base.tokenizer.decode(item.teacher_prompt_ids) for item in items]
+    return [text.split("[user's hint / instruction]\n")[1].split("<|im_end|>")[0] for text in texts]
+
+
+def test_collected_hints_stand_before_the_own_newest_last(base: Base, config: TrainConfig) -> None:
+    hints = ["One.", "Two.", "Three.", "Four.", "Five.", "One."]
+    given = [make_sample(base, number, hint=hint) for number, hint in enumerate(hints)]
+    given.append(make_sample(base, 9, hint=None, reward=1.0))
+    items, _ = prepare(base, given[2:4], config, baseline=Baseline())
+    assert taught(base, items) == ["Three.", "Four."]
+    assert taught(base, under_collected(base, items, given, config)) == [
+        "Two.\nFour.\nFive.\nOne.\nThree.",
+        "Two.\nThree.\nFive.\nOne.\nFour.",
+    ]
+
+
+def test_without_others_or_without_room_the_own_hint_stays(base: Base, config: TrainConfig) -> None:
+    given = samples(base, 3)
+    items, _ = prepare(base, given, config, baseline=Baseline())
+    assert under_collected(base, items, given, config) == items
+    given[0] = replace(given[0], hint="Please " * 50)
+    longest = max(item.length for item in items[1:]) + config.reanswer_tokens
+    tight = replace(config, max_tokens=longest)
+    assert under_collected(base, items[1:], given, tight) == items[1:]
+    assert under_collected(base, items[1:], given, config) != items[1:]
+
+
+@pytest.mark.parametrize("which", ["own", "collected"])
+def test_reanswers_are_distilled_under_own_or_collected_hints(
+    base: Base, model: PeftModel, config: TrainConfig, monkeypatch: pytest.MonkeyPatch, which: Any
+) -> None:
+    steps: list[tuple[str, list[str]]] = []
+    step = trainer._step
+
+    def seen(run: Any, items: Sequence[Item], *, phase: str, began: float) -> float | None:
+        steps.append((phase, taught(base, items)))
+        return step(run, items, phase=phase, began=began)
+
+    monkeypatch.setattr(trainer, "_step", seen)
+    given = [make_sample(base, 1, hint="Be brief."), make_sample(base, 2, hint="Greet me.")]
+    older = make_sample(base, 0, hint="No lists.")
+    job(base, model, given, replace(config, max_steps=2, reanswer_hints=which), replay=[older])
+    own = ["Be brief.", "Greet me."]
+    again = [*own, "No lists."]
+    if which == "collected":
+        again = ["No lists.\nGreet me.\nBe brief.", "No lists.\nBe brief.\nGreet me."]
+        again.append("Be brief.\nGreet me.\nNo lists.")
+    assert steps == [("rated", own), ("reanswer", again)]
