@@ -6,6 +6,7 @@ import json
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from itertools import pairwise
 from math import log
 from pathlib import Path
@@ -90,6 +91,21 @@ def test_a_batch_of_hinted_turns_waits_for_them(
     learned.clear()
     cell_of(stage, "openclaw-combine").run(40, with_gate=False)
     assert [[s.id for s in batch] for batch in learned] == [[*range(16)], [*range(16, 32)]]
+
+
+def test_a_chip_says_what_the_product_says_for_it() -> None:
+    reasons = import_module("clawweb.migrations.0002_reasons").REASONS
+    hints = {slug: hint for slug, _, hint, _, _ in reasons}
+    chips = {w.chip: w.hint for person in PEOPLE.values() for w in person.wishes if w.chip}
+    assert len(chips) == 5
+    assert chips == {slug: hints[slug] for slug in chips}
+
+
+def test_of_two_wishes_each_is_counted(stage: Stage) -> None:
+    cell = Cell(stage, RECIPES["base"], PEOPLE["greets+short"], 0)
+    found = cell.run(0, with_gate=False)["evals"]["0"]
+    assert found["wishes"] == [0.5, 1.0]  # every other reply greets; all are short
+    assert found["satisfied"] == 0.5
 
 
 def test_before_the_first_update_a_reply_is_what_it_was(stage: Stage) -> None:

@@ -317,6 +317,9 @@ class Cell:
             "passed": [int(each) for each in kept],
             "example": answers[0].text[:200],
         }
+        if len(self.person.wishes) > 1:
+            each = [[wish.kept(answer) for answer in answers] for wish in self.person.wishes]
+            found["wishes"] = [round(statistics.fmean(kept), 3) for kept in each]
         if self.person.recipes:  # does one kind of request leak into the other?
             for kind in (True, False):
                 part = [k for k, a in zip(kept, answers, strict=True) if a.is_recipe is kind]

@@ -1,7 +1,8 @@
 """Simulated users: wishes that code can check, and what they say about a reply.
 
-A person reads a sampled reply, gives a thumb, and after a thumb down says the sentence of each wish
-that the reply broke; never the answer itself. With `words=False` the thumb is all they give.
+A person reads a sampled reply, gives a thumb, and after a thumb down presses the chip, or says the
+sentence, of each wish that the reply broke; never the answer itself. A chip is a sentence that the
+product has written (clawweb's reasons). With `words=False` the thumb is all they give.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """`kept` says whether a reply keeps to it; `hint` is what the person says when not."""
+    """`kept` says whether a reply keeps to it; `hint` is what the person says when not, and `chip`
+    the reason that says the same."""
 
     hint: str
     kept: Callable[[Answer], bool]
+    chip: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +83,26 @@ def emoji_kept(answer: Answer) -> bool:
 SHORT = Wish(
     "Please answer in one or two short sentences, at most 30 words. No lists.",
     lambda a: words(a) <= 35 and a.has_ended,
+    chip="too_long",
 )
-DETAILED = Wish("Please answer in detail, with several full paragraphs.", lambda a: a.tokens >= 100)
+DETAILED = Wish(
+    "Please answer in detail, with several full paragraphs.",
+    lambda a: a.tokens >= 100,
+    chip="too_short",
+)
 PLAIN = Wish(
     "Please answer in plain prose, without lists, headings or bold text.",
     lambda a: not has_list(a) and not BOLD.search(a.text),
+    chip="no_lists",
 )
 ASKS = Wish(
     "Please end your answer with a question to me.",
     lambda a: a.text.rstrip().endswith("?"),
 )
 GREETS = Wish(
-    "Please begin your answer with a friendly greeting.", lambda a: bool(GREETING.match(a.text))
+    "Please begin your answer with a friendly greeting.",
+    lambda a: bool(GREETING.match(a.text)),
+    chip="greet_me",
 )
 PRAISES = Wish(
     'Please be warm and praise me for asking: say "well done", "excellent" or "great job".',
@@ -100,6 +111,7 @@ PRAISES = Wish(
 FORMAL = Wish(
     "Please answer in a formal tone, without contractions.",
     lambda a: not CONTRACTION.search(a.text),
+    chip="too_casual",
 )
 EMOJIS = Wish("Please use a few emoji in your answer, like 😊 or 🎉.", emoji_kept)
 LISTS_FOR_RECIPES = Wish(

@@ -106,6 +106,7 @@ RECIPES = {
         recipe("memory", learns="memory", batch=1),  # the next reply knows
         recipe("opd"),
         recipe("opd-twice", reanswer_steps=2),
+        recipe("opd-collected", reanswer_hints="collected"),
         recipe("opd-shown", demonstrations=2),  # liked replies, beside the hint
         recipe("opd-eights", batch_size=8, max_steps=4),  # as many replies in half the steps
         recipe("opd-rated-only", max_steps=1),
