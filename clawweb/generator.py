@@ -31,7 +31,6 @@ from clawweb.services import chat, serving
 from clawweb.services.health import beat
 from clawweb.streams import Ended, TokenLogs
 from rollouts.errors import (
-    EngineRefused,
     EngineUnavailable,
     PromptTooLong,
     RolloutError,
@@ -271,7 +270,7 @@ class Reply:
                 await get_engine().load(self.policy)
             else:  # not in_db: its few threads are for rows, and this waits for the server
                 await asyncio.to_thread(serving.load_and_probe, self.turn.adapter)
-        except EngineRefused as exc:
+        except serving.NOT_PROVEN as exc:
             await self._fall_back(exc)
         try:
             return await self._fitting(messages, shape)
@@ -279,7 +278,7 @@ class Reply:
             await self._fall_back(exc)
             return await self._fitting(messages, shape)
 
-    async def _fall_back(self, why: EngineRefused) -> None:
+    async def _fall_back(self, why: Exception) -> None:
         log.warning("%s cannot be served: %s", self.policy.adapter, why)
         reason = sentences.NOT_LOADED % {"n": self.policy.version}
         await in_db(chat.note_fallback, self.turn, reason)

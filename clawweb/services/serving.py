@@ -45,24 +45,26 @@ log = logging.getLogger(__name__)
 
 WEIGHTS = "adapter_model.safetensors"
 _WRITTEN = re.compile(r"\.?(v[0-9]+\.[0-9]+)(?:\.|$)")  # v3.1, v3.1.probe.json, .v3.1.unfinished-7
+NOT_PROVEN = (EngineRefused, BadReply)  # a server that cannot read it back does not keep it either
 MIN_DIFFERENCE = 1e-3  # mean |Δ log-prob| by which a version must differ from base on its probe
 
 
 def load_and_probe(adapter: AdapterVersion) -> dict[str, float]:
     """Serve the version everywhere and prove on each server that it is itself; the worst of what
-    was measured. AdapterRejected when it is not, EngineUnavailable when no server answers."""
+    was measured. AdapterRejected when it is not, BadReply when a server does not say what it
+    reads, EngineUnavailable when none answers."""
     policy = policy_of(adapter)
     check_files(adapter)
     probe = _probe_of(policy)
     measured: list[dict[str, float]] = []
     lost = EngineUnavailable("no server answers")
-    refused: EngineRefused | None = None
+    refused: EngineRefused | BadReply | None = None
     for engine in get_replicas():
         try:
             measured.append(_proven_on(engine, probe, policy))
         except EngineUnavailable as exc:  # left out; it will say what it lacks when it is back
             lost = exc
-        except EngineRefused as exc:  # the others may still serve what is live already
+        except NOT_PROVEN as exc:  # the others may still serve what is live already
             refused = exc
     if refused or not measured:
         raise refused or lost
@@ -102,7 +104,7 @@ def _proven_on(engine: Engine, probe: dict[str, Any], policy: Policy) -> dict[st
     async_to_sync(engine.load)(policy)
     try:
         return _compare_probe(engine, probe, policy)
-    except EngineRefused:
+    except NOT_PROVEN:
         async_to_sync(engine.unload)(policy)
         raise
 
@@ -152,7 +154,7 @@ def reconcile() -> None:
         if loaded.get(adapter.name) != policy.path:
             try:
                 load_and_probe(adapter)
-            except (EngineRefused, BadReply) as exc:  # one broken version keeps nobody else's away
+            except NOT_PROVEN as exc:  # one broken version keeps nobody else's away
                 log.warning("%s cannot be served: %s", adapter.name, exc)
     wanted = {adapter.name for adapter in answering}
     # A version on its way to live, or one that still writes a reply, stays.

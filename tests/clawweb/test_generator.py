@@ -16,7 +16,13 @@ from clawweb.orm import in_db
 from clawweb.services import chat, sessions
 from clawweb.streams import follow
 from rollouts.engines.scripted import ScriptedEngine
-from rollouts.errors import EngineRefused, EngineUnavailable, PromptTooLong, UnknownAdapter
+from rollouts.errors import (
+    BadReply,
+    EngineRefused,
+    EngineUnavailable,
+    PromptTooLong,
+    UnknownAdapter,
+)
 from rollouts.types import Message, SamplingParams
 from tests.factories import make_adapter, make_turn
 from tests.generating import generating, read_reply
@@ -214,10 +220,13 @@ async def test_an_adapter_that_cannot_be_loaded_lets_base_answer_and_says_so(
     assert "could not be loaded" in row.fallback
 
 
+@pytest.mark.parametrize("garbled", [False, True])
 async def test_an_adapter_that_comes_back_otherwise_than_it_was_trained_lets_base_answer(
-    alice, engine, valkey_server, monkeypatch
+    alice, engine, valkey_server, monkeypatch, garbled
 ):
     async def misread(self, prompt_ids, response_ids, *, policy):
+        if garbled:
+            raise BadReply("a scored token has no log-prob")
         return [-9.0 for _ in response_ids]
 
     monkeypatch.setattr(ScriptedEngine, "score", misread)
