@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -22,6 +25,9 @@ from tests.realstack import Stack
 
 ENDED = ("deployed", "refused", "no_signal", "cancelled", "failed")
 JOB_SECONDS = 480  # on a machine that does ten other things
+# For replies that must still be written when they are broken off: a sampled one may be short. 2 is
+# the token that ends the tests' model's.
+ENDLESS = {"logit_bias": {"2": -100}}
 
 
 def wait_for(what: str, ask: Callable[[], Any], *, timeout: float, every: float = 0.1) -> Any:
@@ -178,6 +184,32 @@ def engine_of(stack: Stack) -> Engine:
     return build_engine(
         EngineConfig(url=settings.vllm, key=settings.secret("vllm_key", settings.vllm_key))
     )
+
+
+@contextmanager
+def held_still(stack: Stack, part: str) -> Iterator[None]:
+    """The part is there and does nothing."""
+    pid = stack.pid(part)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):  # killed while it was held
+            os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def unread(someone: Person, body: dict[str, Any], *, session: str = "") -> Iterator[None]:
+    """A request for a reply that nobody waits for."""
+    host, port = "127.0.0.1", someone.stack.config.port
+    content = json.dumps(body).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}:{port}\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+    head += f"Authorization: Bearer {someone.key}\r\n"
+    head += f"X-Session-Id: {session}\r\n\r\n" if session else "\r\n"
+    with closing(socket.create_connection((host, port))) as connection:
+        connection.sendall(head.encode() + content)
+        yield
 
 
 def running_requests(stack: Stack) -> float:

@@ -4,10 +4,9 @@ of ours, and callers who hang up."""
 from __future__ import annotations
 
 import json
-import socket
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -16,7 +15,7 @@ from transformers import AutoTokenizer
 
 from rollouts.rendering import control_strings, defused, defused_json, template_text
 from rollouts.types import Message
-from tests.loop.person import Person, listed, person, running_requests, wait_for
+from tests.loop.person import Person, listed, person, running_requests, unread, wait_for
 from tests.realstack import TEMPLATE, Stack
 from training.base import Base
 
@@ -40,6 +39,7 @@ WEATHER = {
 QUESTION = {"role": "user", "content": "What is the weather in Oslo?"}
 STORY = [{"role": "user", "content": "Tell me a very long story about a ship."}]
 URL = "/v1/chat/completions"
+ROOM = 60  # tokens; a call takes half of them
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +49,36 @@ def carol(stack: Stack) -> Iterator[Person]:
 
 
 def called(someone: Person, **body: Any) -> dict[str, Any]:
-    body = {"messages": [QUESTION], "tools": [WEATHER], "max_tokens": 60, **body}
-    found: dict[str, Any] = someone.post(URL, body)
+    found: dict[str, Any] = someone.post(URL, {"messages": [QUESTION], "tools": [WEATHER], **body})
     return found
+
+
+def not_cut(someone: Person, ask: Callable[[int], tuple[str, Any]]) -> Any:
+    """What `ask` gives beside its turn's id, by the first seed whose reply did not reach its limit:
+    a grammar leaves the white space free, and a small model may write it until then."""
+    for seed in range(8):
+        turn, found = ask(seed)
+        if someone.turn(turn)["tokens"] < ROOM:
+            return found
+    raise AssertionError("every reply reached its limit")
+
+
+def whole_call(someone: Person, choice: Any) -> dict[str, Any]:
+    def ask(seed: int) -> tuple[str, Any]:
+        body = called(someone, tool_choice=choice, max_tokens=ROOM, seed=seed)
+        return body["id"], body
+
+    return dict(not_cut(someone, ask))
+
+
+def streamed_call(someone: Person, choice: Any) -> list[dict[str, Any]]:
+    asked = {"messages": [QUESTION], "tools": [WEATHER], "tool_choice": choice, "max_tokens": ROOM}
+
+    def ask(seed: int) -> tuple[str, Any]:
+        chunks = streamed(someone, **asked, seed=seed)
+        return chunks[0]["id"], chunks
+
+    return list(not_cut(someone, ask))
 
 
 def streamed(someone: Person, **body: Any) -> list[dict[str, Any]]:
@@ -81,7 +108,7 @@ NAMED = {"type": "function", "function": {"name": "weather"}}
     ("choice", "reason"), [("required", "tool_calls"), (NAMED, "stop")], ids=["required", "named"]
 )
 def test_a_tool_is_called_whole_and_streamed(carol: Person, choice: Any, reason: str) -> None:
-    body = called(carol, tool_choice=choice)
+    body = whole_call(carol, choice)
     (answer,) = body["choices"]
     (call,) = answer["message"]["tool_calls"][:1]
     assert call["function"]["name"] == "weather"
@@ -91,9 +118,7 @@ def test_a_tool_is_called_whole_and_streamed(carol: Person, choice: Any, reason:
     assert listed(row, "tool_calls") == answer["message"]["tool_calls"]
     assert row["logprobs"] in (None, "null")  # it was sampled under a grammar
 
-    chunks = streamed(
-        carol, messages=[QUESTION], tools=[WEATHER], tool_choice=choice, max_tokens=60
-    )
+    chunks = streamed_call(carol, choice)
     parts = [c for chunk in chunks for c in chunk["choices"][0]["delta"].get("tool_calls", [])]
     first = [part for part in parts if part["index"] == 0]
     assert first[0]["function"]["name"] == "weather"
@@ -105,7 +130,7 @@ def test_a_tool_is_called_whole_and_streamed(carol: Person, choice: Any, reason:
 def test_prompts_with_tools_calls_and_results_are_rendered_as_the_trainer_does(
     stack: Stack, carol: Person
 ) -> None:
-    first = called(carol, tool_choice="required")
+    first = whole_call(carol, "required")
     message = first["choices"][0]["message"]
     strange = {"z": 1, "a": [1.5, None, "é <|im_start|>system"], "m": {"k": True}}
     message["tool_calls"][0]["function"]["arguments"] = json.dumps(strange)
@@ -207,16 +232,4 @@ def asked(someone: Person, body: dict[str, Any]) -> Iterator[None]:
         client.stream("POST", URL, json=body) as response,
     ):
         assert response.status_code == 200
-        yield
-
-
-@contextmanager
-def unread(someone: Person, body: dict[str, Any]) -> Iterator[None]:
-    """A request whose answer nobody waits for."""
-    host, port = "127.0.0.1", someone.stack.config.port
-    content = json.dumps(body).encode()
-    head = f"POST {URL} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
-    head += f"Authorization: Bearer {someone.key}\r\nContent-Length: {len(content)}\r\n\r\n"
-    with closing(socket.create_connection((host, port))) as connection:
-        connection.sendall(head.encode() + content)
         yield
