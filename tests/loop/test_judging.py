@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.judge_server import Asked, JudgeServer
-from tests.loop.person import Person, listed, person, wait_for
+from tests.loop.person import Person, held_still, listed, person, wait_for
 from tests.realstack import Stack
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
@@ -49,22 +49,29 @@ def talk(someone: Person, first: str, name: str) -> tuple[str, list[dict[str, An
     return turn, [question, reply, {"role": "user", "content": COMPLAINT}]
 
 
+def times_asked(judge: JudgeServer, words: str) -> int:
+    return sum(words in asked["messages"][-1]["content"] for asked in list(judge.asked))
+
+
 def judgement(someone: Person, turn: str) -> dict[str, Any]:
     return someone.row("judgement", turn_id=someone.row("turn", public_id=turn)["id"])
 
 
 def test_a_complaint_is_judged_before_it_is_answered_and_trains(
-    carol: Person, judge: JudgeServer
+    stack: Stack, carol: Person, judge: JudgeServer
 ) -> None:
+    """While nobody writes, so that no answer can be there first, however short it is."""
     turn, messages = talk(carol, "Why is the sky blue?", "judged")
     assert carol.receipt(turn) is None
-    body = {"messages": messages, "max_tokens": 300, "stream": True, "temperature": 0}
-    body["messages"][-1]["content"] += " And then tell me a very long story about a whale."
+    body = {"messages": messages, "max_tokens": 48, "stream": True}
     headers = {"X-Session-Id": "judged"}
-    with carol.http.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer:
+    with (
+        held_still(stack, "generator"),
+        carol.http.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer,
+    ):
         after = answer.headers["X-Clawweb-Turn"]
         wait_for("a receipt", lambda: carol.receipt(turn), timeout=60)
-        assert carol.turn(after)["state"] == "streaming"
+        assert carol.turn(after)["state"] == "pending"
     receipt = carol.receipt(turn)
     assert receipt["text"] == "counted (1 of 8), from what came next"
     row = judgement(carol, turn)
@@ -95,12 +102,14 @@ def test_an_outage_holds_the_reply_until_the_judge_is_back(
 def test_a_killed_worker_is_replaced_and_loses_no_judgement(
     stack: Stack, carol: Person, judge: JudgeServer
 ) -> None:
-    asked_before = len(judge.asked)
+    question, killed = "Why do cats purr?", stack.pid("worker-judge")
+    before = times_asked(judge, question)
     judge.say = Asked.stall
-    turn, messages = talk(carol, "Why do cats purr?", "killed")
+    turn, messages = talk(carol, question, "killed")
     carol.ask("", session="killed", messages=messages, max_tokens=4)
-    wait_for("a question", lambda: len(judge.asked) > asked_before, timeout=60)
-    stack.kill_and_wait("worker-judge")
-    judge.say = reads_complaints
+    wait_for("three questions", lambda: times_asked(judge, question) >= before + 3, timeout=60)
+    stack.kill("worker-judge")
+    judge.say = reads_complaints  # before the next worker asks: a stall would be an attempt
+    stack.wait_until_ready("worker-judge", not_pid=killed)
     wait_for("a receipt", lambda: carol.receipt(turn), timeout=120)
     assert judgement(carol, turn)["attempts"] == 2
