@@ -18,7 +18,7 @@ from tests.loop.conftest import Lesson
 from tests.loop.person import engine_of, wait_for
 from tests.realstack import Stack
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(1800)]  # each part's return, and all at rest
 
 SEED = 7
 

@@ -46,9 +46,9 @@ def test_what_is_kept_of_a_reply_comes_from_the_engine(lesson: Lesson) -> None:
 
 
 def test_a_reply_that_ends_by_itself_keeps_its_end_token(bob: Person) -> None:
-    turn_id = bob.ask("Say only the word yes.", max_tokens=60, seed=1)
-    row = bob.row("turn", public_id=turn_id)
-    assert row["finish_reason"] == "stop"
+    asked = (bob.ask("Say only the word yes.", max_tokens=60, seed=seed) for seed in range(1, 9))
+    rows_of = (bob.row("turn", public_id=turn_id) for turn_id in asked)
+    row = next(row for row in rows_of if row["finish_reason"] == "stop")
     # The prompt's messages end with the same token.
     assert listed(row, "response_ids")[-1] in listed(row, "prompt_ids")
     assert len(listed(row, "logprobs")) == len(listed(row, "response_ids"))
@@ -59,7 +59,7 @@ def test_openais_client_streams_with_usage(stack: Stack, alice: Person) -> None:
         raw = client.chat.completions.with_raw_response.create(
             model="agent",
             messages=[{"role": "user", "content": "What is gravity?"}],
-            max_tokens=12,
+            max_tokens=40,  # so many that they do not all come at once
             stream=True,
             stream_options={"include_usage": True},
         )
@@ -72,7 +72,7 @@ def test_openais_client_streams_with_usage(stack: Stack, alice: Person) -> None:
     assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == turn["finish_reason"]
     usage = chunks[-1].usage
     assert usage is not None
-    assert usage.completion_tokens == turn["tokens"] <= 12
+    assert usage.completion_tokens == turn["tokens"] <= 40
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
 
 

@@ -199,6 +199,7 @@ def test_beyond_a_limit_the_sdk_waits_as_told_and_tries_again(
 ) -> None:
     ours = client.with_options(api_key=limited_key(stack, "hasty", 1))
     ours.models.list()
+    refused = time.monotonic()
     with pytest.raises(openai.RateLimitError) as caught:
         ours.models.list()
     assert caught.value.code == "rate_limit_exceeded"
@@ -209,7 +210,7 @@ def test_beyond_a_limit_the_sdk_waits_as_told_and_tries_again(
     with pytest.raises(openai.RateLimitError):
         ours.with_options(max_retries=1).models.list()
     assert len(waited) == 1
-    assert told - 3 <= waited[0] <= told
+    assert told - (time.monotonic() - refused) - 1 <= waited[0] <= told
 
 
 class Line(socketserver.ThreadingTCPServer):
@@ -257,7 +258,7 @@ def test_leaving_a_stream_stops_the_reply(client: openai.OpenAI) -> None:
     stream = create(client, "Count to one hundred.", stream=True, max_tokens=600)
     first = next(iter(stream))
     stream.close()
-    assert ended(client, first.id, 20) in ("stopped", "complete")  # a short one may be over
+    assert ended(client, first.id, 60) in ("stopped", "complete")  # a short one may be over
     assert len(turn_of(client, first.id)["reply"]) < 1500
 
 
@@ -266,9 +267,12 @@ import OpenAI from "openai";
 const request = JSON.parse(process.argv[1]);
 const stream = await new OpenAI({ maxRetries: 0 }).chat.completions.create(request);
 console.log("begun");
-let text = "";
-for await (const chunk of stream) text += chunk.choices[0]?.delta.content ?? "";
-console.log(JSON.stringify(text));
+let id = "", text = "";
+for await (const chunk of stream) {
+  id = chunk.id;
+  text += chunk.choices[0]?.delta.content ?? "";
+}
+console.log(JSON.stringify([id, text]));
 """
 
 
@@ -289,14 +293,16 @@ def test_both_sdks_wait_in_line_with_us(
         heads = {"Authorization": f"Bearer {key}"}
         url = f"{stack.url}/v1/chat/completions"
         with httpx.stream("POST", url, json=asked, headers=heads, timeout=30) as raw:
-            assert next(raw.iter_raw()) == b": waiting\n\n"
+            assert next(raw.iter_raw()).startswith(b": waiting\n\n")
             assert "x-clawweb-adapter" not in raw.headers
-        assert ended(client, raw.headers["x-clawweb-turn"], 20) == "stopped"
+        assert ended(client, raw.headers["x-clawweb-turn"], 60) == "stopped"
         assert other.stdout.readline() == "begun\n"
     finally:
         stack.kill("generator", signal.SIGCONT)
-    text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
-    assert json.loads(other.stdout.readline()) == text != ""
+    chunks = list(stream)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    for turn, read in ([chunks[0].id, text], json.loads(other.stdout.readline())):
+        assert turn_of(client, turn)["reply"] == read != ""
     other.wait(20)
     other.stdout.close()
 
@@ -373,4 +379,4 @@ def test_the_npm_package_understands_us(
         "length": {"kind": "BadRequestError", "status": 400, "code": "context_length_exceeded"},
         "limit": {"kind": "RateLimitError", "status": 429, "code": "rate_limit_exceeded"},
     }
-    assert ended(client, found["aborted"], 20) in ("stopped", "complete")
+    assert ended(client, found["aborted"], 60) in ("stopped", "complete")
