@@ -8,6 +8,7 @@ embedded Valkey. `tests/conftest.py` imports the fixture.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
@@ -33,7 +34,8 @@ from clawweb.stack.supervisor import Supervisor, full_name
 from tests.judge_server import JudgeServer, judge_server, saying
 
 START_SECONDS = 660
-STOP_SECONDS = 20
+PORTS = (20_000, 32_000)  # below those of outgoing connections
+STOP_SECONDS = 40  # the system takes 15 at most; a machine that does other things adds to it
 # The model's own template knows no tools; this one renders all else as that one does.
 TEMPLATE = ROOT / "tests" / "tools.jinja"
 # A lost worker is noticed sooner, and a job makes fewer steps, than users would want.
@@ -101,7 +103,7 @@ class Stack:
         left = guard.marked(f"{self.var}:", exact=False)
         assert not left, f"processes left behind: {left}"
 
-    def manage(self, *args: str, timeout: float = 60) -> str:
+    def manage(self, *args: str, timeout: float = 180) -> str:
         """What `manage.py ARGS` prints, in the settings of this stack."""
         done = subprocess.run(
             [sys.executable, "manage.py", *args],
@@ -165,15 +167,16 @@ class Stack:
 
 
 def free_ports(count: int) -> list[int]:
-    """Nobody has them now; held together, so that they differ."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Nobody has them now; held together, so that they differ. None of those that the kernel gives
+    to outgoing connections: one could take a port while its server starts, or starts again."""
+    with ExitStack() as held:
+        found: list[int] = []
+        while len(found) < count:
+            one = held.enter_context(socket.socket())
+            with suppress(OSError):
+                one.bind(("127.0.0.1", random.randrange(*PORTS)))
+                found.append(one.getsockname()[1])
+        return found
 
 
 def shared_model() -> Path:

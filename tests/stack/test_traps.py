@@ -27,7 +27,7 @@ from training.config import TrainConfig
 from training.errors import AdapterInvalid
 from training.tiny import write_tiny
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]  # the first one starts the server
 
 FIRST = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
 QUESTION = [Message(role="user", content="Why is the sky blue? " * 8)]
@@ -170,4 +170,4 @@ async def test_a_folder_that_is_deleted_while_its_name_is_known_ends_the_server(
     with pytest.raises(RolloutError):  # and nobody else is answered
         await engine.generate(QUESTION, policy=BASE, params=SHORT)
     # supervisord starts its successor.
-    wait_for("another process", lambda: server.has_other_pid("vllm", died), timeout=60)
+    wait_for("another process", lambda: server.has_other_pid("vllm", died), timeout=180)
