@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from typing import Any
 
 from clawweb.generator import Generator
 from clawweb.models import Turn
+from clawweb.orm import in_db
 from clawweb.streams import Piece, follow
+
+PATIENCE = 30.0  # seconds; on a machine that does other things
+
+
+async def eventually(ask: Callable[[], Any]) -> Any:
+    """What `ask`, which may ask the database, gives once it gives something true."""
+    deadline = asyncio.get_running_loop().time() + PATIENCE
+    while not (found := await in_db(ask)):
+        assert asyncio.get_running_loop().time() < deadline, "it did not come to that"
+        await asyncio.sleep(0.02)
+    return found
 
 
 @asynccontextmanager
@@ -20,7 +33,7 @@ async def generating() -> AsyncIterator[Generator]:
         yield generator
     finally:
         generator.stopping.set()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, PATIENCE)
 
 
 async def read_reply(turn: Turn, cursor: int = 0) -> AsyncGenerator[Piece, None]:

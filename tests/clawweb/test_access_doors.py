@@ -173,7 +173,7 @@ async def test_sockets_are_for_who_is_let_in(path: str, world: World) -> None:
         await end.connect()
         if role not in APPROVED:
             shut = {"type": "websocket.close", "code": SIGNED_OUT}
-            assert await end.receive_output(10) == shut, role
+            assert await end.receive_output(30) == shut, role
         assert await end.receive_nothing(0.2), role
         await end.disconnect()
 
@@ -194,7 +194,7 @@ async def test_no_command_reaches_anothers_chat(world: World, alice: User, role:
     await end.connect()
     for command in commands:
         await end.send_json(command)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             message = await end.receive_json()
         assert (message["type"], message["message"]) == ("error", "that is not there"), command
     await end.disconnect()
@@ -219,7 +219,7 @@ async def test_nudges_are_heard_by_whom_they_are_for(
     await in_db(events.changed, alice.pk, what, "its-id")
     for role, end in ends.items():
         if role in hearing:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 assert (await end.receive_json())["what"] == what
         assert await end.receive_nothing(0.2), role
         await end.disconnect()

@@ -178,7 +178,7 @@ async def test_the_engine_is_asked_under_them_and_their_control_strings_are_brok
 
 
 def until_finished(turn: Turn) -> None:
-    for _ in range(200):
+    for _ in range(600):
         if Turn.objects.get(pk=turn.pk).is_finished:
             return
         time.sleep(0.05)

@@ -121,8 +121,8 @@ def test_a_key_is_no_browser(alice: User, client: Client) -> None:
 
 async def closed(socket: Any) -> Any:
     """What the server says last, nudges left out."""
-    async with asyncio.timeout(10):
-        while (said := await socket.receive_output(10))["type"] != "websocket.close":
+    async with asyncio.timeout(30):
+        while (said := await socket.receive_output(30))["type"] != "websocket.close":
             pass
     return said["code"]
 

@@ -25,7 +25,7 @@ from rollouts.errors import (
 )
 from rollouts.types import Message, SamplingParams
 from tests.factories import make_adapter, make_turn
-from tests.generating import generating, read_reply
+from tests.generating import PATIENCE, eventually, generating, read_reply
 
 pytestmark = [pytest.mark.queue, pytest.mark.django_db(transaction=True, serialized_rollback=True)]
 
@@ -49,18 +49,14 @@ async def fresh(turn: Turn) -> Turn:
 
 
 async def until(state: TurnState, turn: Turn) -> Turn:
-    for _ in range(200):
-        row = await fresh(turn)
-        if row.state == state:
-            return row
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"{turn} is {row.state}, not {state}")
+    await eventually(Turn.objects.filter(pk=turn.pk, state=state).exists)
+    return await fresh(turn)
 
 
 async def test_a_reply_is_read_while_it_is_written_and_kept(alice, engine, valkey_server):
     async with generating():
         turn = await in_db(ask, alice)
-        pieces = await asyncio.wait_for(read(turn), 20)
+        pieces = await asyncio.wait_for(read(turn), PATIENCE)
     row = await fresh(turn)
     assert "".join(pieces) == "say these words" == row.reply
     assert row.state == TurnState.COMPLETE
@@ -72,15 +68,15 @@ async def test_it_also_works_without_valkey(alice, engine, monkeypatch):
     monkeypatch.setattr(valkey, "config", lambda: nowhere)
     async with generating():
         turn = await in_db(ask, alice)
-        assert "".join(await asyncio.wait_for(read(turn), 20)) == "say these words"
+        assert "".join(await asyncio.wait_for(read(turn), PATIENCE)) == "say these words"
 
 
 async def test_a_reader_that_comes_back_gets_the_rest(alice, engine, valkey_server):
     async with generating():
         turn = await in_db(ask, alice, "one two three")
-        await asyncio.wait_for(read(turn), 20)
-        assert "".join(await asyncio.wait_for(read(turn, 4), 20)) == "two three"
-        assert await asyncio.wait_for(read(turn, 13), 20) == []
+        await asyncio.wait_for(read(turn), PATIENCE)
+        assert "".join(await asyncio.wait_for(read(turn, 4), PATIENCE)) == "two three"
+        assert await asyncio.wait_for(read(turn, 13), PATIENCE) == []
 
 
 async def test_a_gap_in_the_log_is_filled_from_the_row(alice, valkey_server):
@@ -91,7 +87,7 @@ async def test_a_gap_in_the_log_is_filled_from_the_row(alice, valkey_server):
     reading = asyncio.create_task(read(turn))
     await asyncio.sleep(0.2)
     await in_db(Turn.objects.filter(pk=turn.pk).update, state="complete")
-    assert "".join(await asyncio.wait_for(reading, 10)) == "one two three"
+    assert "".join(await asyncio.wait_for(reading, PATIENCE)) == "one two three"
 
 
 CALLS = [
@@ -118,7 +114,7 @@ async def test_tool_calls_are_read_while_they_are_written(alice, engine, valkey_
     engine._replies = [CALLS]
     async with generating():
         turn = await in_db(ask, alice)
-        assert await asyncio.wait_for(calls_read(turn), 20) == CALLS
+        assert await asyncio.wait_for(calls_read(turn), PATIENCE) == CALLS
     assert (await fresh(turn)).tool_calls == CALLS
 
 
@@ -127,12 +123,12 @@ async def test_tool_calls_that_the_log_lost_come_from_the_row(alice, engine, val
     engine._replies = [CALLS]
     async with generating():
         turn = await in_db(ask, alice)
-        await asyncio.wait_for(calls_read(turn), 20)
+        await asyncio.wait_for(calls_read(turn), PATIENCE)
     async with valkey.connect_async() as client:
         entries = await client.xrange(valkey.gen_key(turn.public_id))
         assert len(entries) == 6  # who answers, two halves of two calls, the end
         await client.xdel(valkey.gen_key(turn.public_id), entries[lost][0])
-    assert await asyncio.wait_for(calls_read(turn), 20) == CALLS
+    assert await asyncio.wait_for(calls_read(turn), PATIENCE) == CALLS
 
 
 async def test_the_log_has_a_time_to_live_and_says_how_it_ended(alice, engine, valkey_server):
@@ -156,7 +152,7 @@ async def test_stopping_keeps_what_there_is(alice, engine, valkey_server):
         asked = asyncio.get_running_loop().time()
         await in_db(chat.request_stop, turn)
         row = await until(TurnState.STOPPED, turn)
-        assert asyncio.get_running_loop().time() - asked < 2
+        assert asyncio.get_running_loop().time() - asked < 10  # half of what all of it takes
     assert row.reply.startswith("word")
     assert len(row.response_ids) == len(row.logprobs) == len(row.reply.encode())
     assert len(row.reply) < 400 * 5
@@ -349,6 +345,6 @@ async def test_a_cancellation_that_is_swallowed_is_repeated(monkeypatch):
 
     tasks = {asyncio.create_task(stubborn()), asyncio.create_task(asyncio.sleep(60))}
     await asyncio.sleep(0)
-    await asyncio.wait_for(generator.end_all(set(tasks)), 2)
+    await asyncio.wait_for(generator.end_all(set(tasks)), PATIENCE)
     assert swallowed == 1
     assert all(task.done() for task in tasks)

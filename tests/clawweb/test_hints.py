@@ -260,7 +260,7 @@ async def answered(user: User, text: str = "why?", **values: Any) -> Turn:
 
 
 def finished(turn: Turn) -> Turn:
-    for _ in range(200):
+    for _ in range(600):
         row = Turn.objects.select_related("session__user", "parent").get(pk=turn.pk)
         if row.is_finished:
             return row

@@ -42,7 +42,7 @@ async def test_a_message_over_the_api_queues_the_judge(alice, judge, engine, val
     async with generating():
         answer = await ask(alice, {"X-Session-Id": "talk"}, messages=messages)
     assert answer.status_code == 200
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not sent:  # the answer does not wait for it either
             await asyncio.sleep(0.02)
     row = await in_db(Judgement.objects.get)

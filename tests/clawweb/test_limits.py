@@ -22,7 +22,7 @@ from clawweb.config import ROOT
 from clawweb.models import ApiKey, Turn, User
 from clawweb.orm import in_db
 from clawweb.services import accounts
-from tests.generating import generating
+from tests.generating import eventually, generating
 from tests.judging import Setting
 
 pytestmark = [pytest.mark.queue, pytest.mark.usefixtures("valkey_server")]
@@ -74,13 +74,13 @@ def test_keys_do_not_share_limits() -> None:
 
 
 def test_who_waits_as_told_is_let_in_and_not_much_sooner(monkeypatch: Any) -> None:
-    monkeypatch.setattr(limits, "WINDOW", 3)
+    monkeypatch.setattr(limits, "WINDOW", 6)  # the two places are free three seconds apart
     key = key_with(requests_per_minute=2)
     limits.enter(key)
-    time.sleep(1)
+    time.sleep(3)
     limits.enter(key)
     wait = refusal(key).headers["Retry-After"]
-    assert wait in ("1", "2")
+    assert wait in ("1", "2", "3")
     time.sleep(int(wait))
     limits.enter(key)
     refusal(key)  # of the two places only the older one is free by now
@@ -110,16 +110,16 @@ def test_tokens_are_booked_when_the_reply_ends_and_then_refuse() -> None:
     limits.book(key, 70)
     refused = refusal(key)
     assert "140 of 100 tokens" in str(refused)
-    assert 58 <= int(refused.headers["Retry-After"]) <= 60
+    assert 50 <= int(refused.headers["Retry-After"]) <= 60
 
 
 def test_retry_after_waits_for_the_slower_of_two_limits(monkeypatch: Any) -> None:
-    monkeypatch.setattr(limits, "WINDOW", 10)
+    monkeypatch.setattr(limits, "WINDOW", 30)
     key = key_with(requests_per_minute=1, tokens_per_minute=10)
     limits.enter(key)
-    time.sleep(2)
+    time.sleep(4)
     limits.book(key, 10)
-    assert int(refusal(key).headers["Retry-After"]) >= 9
+    assert int(refusal(key).headers["Retry-After"]) > 26
 
 
 def test_requests_at_once_are_freed_when_they_are_left() -> None:
@@ -145,15 +145,15 @@ def test_a_place_that_was_given_back_is_not_renewed() -> None:
 def test_places_of_a_killed_process_are_freed_and_those_of_a_living_one_kept(
     monkeypatch: Any,
 ) -> None:
-    monkeypatch.setattr(limits, "LEASE_SECONDS", 2)
+    monkeypatch.setattr(limits, "LEASE_SECONDS", 4)
     key = key_with(concurrent=1)
     limits.enter(key)
     for _ in range(3):
-        time.sleep(0.8)
+        time.sleep(1.5)
         limits.renew_places()
     refusal(key)
     limits._KEPT.clear()  # as a killed process renews nothing
-    time.sleep(2.1)
+    time.sleep(4.1)
     limits.enter(key)
 
 
@@ -185,7 +185,7 @@ def test_several_processes_share_one_count() -> None:
     processes = [
         subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(3)
     ]
-    counts = [int(process.communicate(timeout=60)[0]) for process in processes]
+    counts = [int(process.communicate(timeout=300)[0]) for process in processes]
     assert sum(counts) == 20  # their places are leased still: nobody left
 
 
@@ -242,14 +242,6 @@ async def limited(user: User, **own: int) -> str:
     key, plain = await in_db(accounts.make_key, user=user, name="t")
     await in_db(ApiKey.objects.filter(pk=key.pk).update, **own)
     return plain
-
-
-async def eventually(true: Any) -> None:
-    for _ in range(100):
-        if await in_db(true):
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it did not come true")
 
 
 def places() -> int:

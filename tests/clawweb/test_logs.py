@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import logging
@@ -21,7 +20,7 @@ from clawweb.services import accounts, chat, sessions
 from clawweb.tasks import judge, let_go, run_training_job, run_transfer
 from rollouts.types import Message
 from tests.factories import hand_over, make_turn, registered
-from tests.generating import generating, read_reply
+from tests.generating import eventually, generating, read_reply
 
 Lines = Callable[[], list[str]]
 WISH, COMPLAINT = "my very own secret wish", "you should have said kangaroo"
@@ -111,10 +110,7 @@ async def test_a_generators_lines_name_the_turn(
     async with generating():
         turn = await in_db(ask)
         reply = "".join([piece.text async for piece in read_reply(turn, 0)])
-        for _ in range(50):
-            if any("reply complete" in line for line in written()):
-                break
-            await asyncio.sleep(0.05)
+        await eventually(lambda: any("reply complete" in line for line in written()))
     [line] = [line for line in written() if "reply complete" in line]
     assert f"turn={turn.public_id}" in line
     assert f"user={alice.pk}" in line

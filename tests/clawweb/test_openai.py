@@ -17,7 +17,7 @@ from clawweb.orm import in_db
 from clawweb.services import accounts
 from clawweb.streams import Piece
 from tests.factories import make_adapter
-from tests.generating import generating
+from tests.generating import eventually, generating
 
 pytestmark = pytest.mark.django_db(transaction=True, serialized_rollback=True)
 
@@ -133,11 +133,7 @@ async def test_a_stream_that_cannot_be_read_on_does_not_look_finished(
     assert b'"code": "internal_error"' in rest
     assert b'finish_reason": "stop' not in rest
     assert b"[DONE]" not in rest
-    for _ in range(100):
-        if (await in_db(Turn.objects.get)).state == "stopped":
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError("nobody reads it, and it is still written")
+    await eventually(Turn.objects.filter(state="stopped").exists)  # nobody reads it
 
 
 async def test_sent_again_with_more_it_is_the_same_session(alice, engine, valkey_server):
@@ -225,17 +221,10 @@ async def test_a_caller_that_hangs_up_stops_the_generation(alice, engine, valkey
     engine._seconds_per_word = 0.05
     async with generating():
         asking = asyncio.create_task(ask(alice, messages=[{"role": "user", "content": "w " * 400}]))
-        for _ in range(200):
-            if await in_db(Turn.objects.filter(state="streaming").exists):
-                break
-            await asyncio.sleep(0.02)
+        await eventually(Turn.objects.filter(state="streaming").exists)
         asking.cancel()
-        for _ in range(60):
-            if await in_db(Turn.objects.filter(state="stopped").exists):
-                return
-            await asyncio.sleep(0.05)
-    state = await in_db(Turn.objects.values_list("state", "stop_requested", "reply").get)
-    raise AssertionError(f"the generation went on: {state}")
+        turn = await eventually(Turn.objects.exclude(finished_at=None).first)
+    assert (turn.state, len(turn.reply) < len("w " * 400)) == ("stopped", True)
 
 
 def test_text_parts_are_joined_and_a_developer_is_the_system():

@@ -16,7 +16,7 @@ from clawweb.orm import in_db
 from clawweb.services import accounts, requests
 from clawweb.services.requests import Request
 from rollouts.types import Message, SamplingParams
-from tests.generating import generating
+from tests.generating import eventually, generating
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db(transaction=True, serialized_rollback=True)]
 
@@ -46,14 +46,6 @@ async def turns() -> list[Turn]:
     return await in_db(lambda: list(Turn.objects.order_by("id")))
 
 
-async def until(condition: Any) -> None:
-    for _ in range(200):
-        if await in_db(condition):
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it did not come to that")
-
-
 @pytest.mark.parametrize("mark", [ONCE, RETRY], ids=["once", "retry"])
 async def test_a_re_sent_request_gets_the_same_reply(key, engine, valkey_server, mark):
     async with generating():
@@ -77,14 +69,15 @@ async def test_without_a_mark_it_is_another_reply(key, engine, valkey_server):
 async def test_who_retries_while_it_is_written_gets_it_though_the_first_is_gone(
     key, engine, valkey_server
 ):
-    engine._seconds_per_word = 0.01
+    engine._seconds_per_word = 0.1
     async with generating():
         first = asyncio.create_task(ask(key, LONG))
-        await until(Turn.objects.filter(state="streaming").exists)
+        await eventually(Turn.objects.filter(state="streaming").exists)
         second = asyncio.create_task(ask(key, LONG, headers=RETRY))
-        await until(Turn.objects.filter(readers=2).exists)
+        await eventually(Turn.objects.filter(readers=2).exists)
         first.cancel()
-        await until(Turn.objects.filter(readers=1).exists)
+        await eventually(Turn.objects.filter(readers=1).exists)
+        engine._seconds_per_word = 0.0  # the rest at once
         answer = await second
     (turn,) = await turns()
     assert (turn.state, turn.stop_requested) == ("complete", False)

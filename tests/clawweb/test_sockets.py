@@ -18,7 +18,7 @@ from clawweb.consumers import SIGNED_OUT, WRONG_ORIGIN, ChatConsumer
 from clawweb.models import Turn
 from clawweb.orm import in_db
 from tests.factories import make_turn
-from tests.generating import generating
+from tests.generating import PATIENCE, eventually, generating
 
 pytestmark = [pytest.mark.queue, pytest.mark.django_db(transaction=True, serialized_rollback=True)]
 
@@ -34,17 +34,17 @@ class Browser(ApplicationCommunicator):
         if user is not None and user.pk:
             self.scope["session"] = await in_db(session_of, user)
         await self.send_input({"type": "websocket.connect"})
-        assert (await self.receive_output(10))["type"] == "websocket.accept"
+        assert (await self.receive_output(PATIENCE))["type"] == "websocket.accept"
 
     async def send_json(self, message: Any) -> None:
         await self.send_input({"type": "websocket.receive", "text": json.dumps(message)})
 
     async def receive_json(self) -> Any:
-        return json.loads((await self.receive_output(10))["text"])
+        return json.loads((await self.receive_output(PATIENCE))["text"])
 
     async def disconnect(self) -> None:
         await self.send_input({"type": "websocket.disconnect", "code": 1000})
-        await self.wait(10)
+        await self.wait(PATIENCE)
 
 
 def session_of(user: Any) -> SessionStore:
@@ -165,11 +165,7 @@ async def test_closing_the_socket_does_not_stop_the_reply(alice, engine, valkey_
         async with connected(alice) as chat:
             await chat.send_json({"type": "send", "text": "w " * 50, "client_id": "c"})
             await until(chat, "delta")
-        for _ in range(200):
-            turn = await in_db(Turn.objects.get)
-            if turn.is_finished:
-                break
-            await asyncio.sleep(0.05)
+        turn = await eventually(Turn.objects.exclude(finished_at=None).first)
     assert turn.state == "complete"
 
 
@@ -222,7 +218,7 @@ async def test_strangers_and_other_sites_are_closed_out(alice, valkey_server):
         (socket(alice, origin=b"http://evil.example"), WRONG_ORIGIN),
     ):
         await communicator.connect()
-        closed = await communicator.receive_output()
+        closed = await communicator.receive_output(PATIENCE)
         assert (closed["type"], closed["code"]) == ("websocket.close", code)
         await communicator.disconnect()  # as a server says, too: else the consumer waits on
 
@@ -236,4 +232,4 @@ async def test_a_wait_for_nudges_ends_when_it_is_told_to(valkey_server):
             await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(asyncio.shield(waiting), 3)
+            await asyncio.wait_for(asyncio.shield(waiting), PATIENCE)

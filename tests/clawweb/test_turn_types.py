@@ -122,6 +122,6 @@ def test_every_rule_is_written_down() -> None:
 
 @pytest.mark.parametrize("flood", [" ", "[a] ", "[", "reply ", "\n", "<chat_history>\n", "### "])
 def test_a_long_message_is_looked_at_quickly(flood: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()  # other processes' time is not its own
     side_rule(says(flood * 200_000))
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5

@@ -21,7 +21,7 @@ from rollouts.types import Message, SamplingParams
 from tests.clawweb.test_openai import ask
 from tests.clawweb.test_sessions import send, u
 from tests.clawweb.test_sockets import connected, until
-from tests.generating import generating
+from tests.generating import PATIENCE, eventually, generating
 
 pytestmark = [pytest.mark.queue, pytest.mark.usefixtures("valkey_server", "engine")]
 wire = pytest.mark.django_db(transaction=True, serialized_rollback=True)
@@ -87,8 +87,9 @@ def test_a_place_is_how_many_are_begun_before(alice: User, bob: User, monkeypatc
 
 
 def test_all_who_ask_in_one_second_cost_one_look(
-    alice: User, django_assert_num_queries: Any
+    alice: User, django_assert_num_queries: Any, monkeypatch: Any
 ) -> None:
+    monkeypatch.setattr(places, "SEEN_SECONDS", 60)  # however long this takes
     turns = [turn_of(name) for name in wait(alice, count=5)]
     replies_before(turns[-1])
     with django_assert_num_queries(0):
@@ -107,10 +108,7 @@ async def test_a_flood_does_not_hold_others_up(alice, bob, engine, monkeypatch):
         return Turn.objects.filter(finished_at=None).exists()
 
     async with generating():
-        for _ in range(200):
-            if not await in_db(unfinished):
-                break
-            await asyncio.sleep(0.05)
+        await eventually(lambda: not unfinished())
 
     def in_order() -> list[str]:
         rows = Turn.objects.filter(state=TurnState.COMPLETE).order_by("started_at")
@@ -125,22 +123,14 @@ async def test_a_flood_does_not_hold_others_up(alice, bob, engine, monkeypatch):
 async def test_one_user_alone_leaves_some_places_free(alice, bob, engine, monkeypatch):
     monkeypatch.setattr(generator, "CONCURRENT", 4)
     monkeypatch.setattr(generator, "RESERVED", 2)
-    engine._seconds_per_word = 0.2
+    engine._seconds_per_word = 1.0  # nobody's reply ends meanwhile
     await in_db(wait, alice, "word " * 50, 8)
     async with generating() as writer:
-        for _ in range(100):
-            if len(writer.running) >= 2:
-                break
-            await asyncio.sleep(0.05)
+        await eventually(lambda: len(writer.running) >= 2)
         await asyncio.sleep(1)  # time for more, if more were taken
         assert len(writer.running) == 2
-        late = await in_db(wait, bob)
-        for _ in range(100):
-            turn = await in_db(turn_of, late[0])
-            if turn.state != TurnState.PENDING:
-                break
-            await asyncio.sleep(0.02)
-        assert (timezone.now() - turn.created_at).total_seconds() < 2
+        (late,) = await in_db(wait, bob, "word " * 50)
+        await eventually(lambda: turn_of(late).state == TurnState.STREAMING)
         assert len(writer.running) == 3
 
 
@@ -281,16 +271,9 @@ def test_what_nobody_has_begun_is_stopped_at_once(alice: User) -> None:
 @wire
 async def test_a_program_that_hangs_up_in_line_is_not_written_for(alice):
     asking = asyncio.create_task(ask(alice))
-    for _ in range(100):
-        if await in_db(Turn.objects.exists):
-            break
-        await asyncio.sleep(0.05)
+    await eventually(Turn.objects.exists)
     asking.cancel()
-    for _ in range(100):
-        turn = await in_db(Turn.objects.get)
-        if turn.is_finished:
-            break
-        await asyncio.sleep(0.05)
+    turn = await eventually(Turn.objects.exclude(finished_at=None).first)
     assert (turn.state, turn.started_at) == (TurnState.STOPPED, None)
 
 
@@ -310,9 +293,6 @@ def test_who_waits_too_long_is_told(alice: User, setting: Any) -> None:
 async def test_a_program_that_waits_too_long_gets_an_error_and_no_hang(alice, setting):
     setting(queue_seconds=0.1)
     asking = asyncio.create_task(ask(alice, stream=True))
-    for _ in range(100):
-        await asyncio.sleep(0.1)
-        if await in_db(waiting.give_up):
-            break
-    answer = await asyncio.wait_for(asking, 10)
+    await eventually(waiting.give_up)
+    answer = await asyncio.wait_for(asking, PATIENCE)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "overloaded")
