@@ -31,19 +31,20 @@ def model_folder() -> Path:
 def valkey_server() -> Iterator[None]:
     """The real server, on its socket under the unit tests' data folder; or the one that is set."""
     from clawweb.stack.parts import run_folder, valkey
+    from clawweb.stack.readiness import valkey_answers
 
     if config().redis_url:
         yield
         return
     run_folder(config()).mkdir(parents=True, exist_ok=True)
     process = subprocess.Popen(valkey(config()).command, stdout=subprocess.DEVNULL)
-    path = run_folder(config()) / "valkey.sock"
-    deadline = time.monotonic() + 20
-    while not path.exists() and time.monotonic() < deadline:
+    deadline = time.monotonic() + 60
+    while not valkey_answers(config()):  # its socket's file is there before it listens
+        assert time.monotonic() < deadline, "Valkey does not answer"
         time.sleep(0.02)
     yield
     process.terminate()
-    process.wait(10)
+    process.wait(60)
 
 
 @pytest.fixture

@@ -32,5 +32,5 @@ def setting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Setting]:
 def judge(setting: Setting) -> Iterator[JudgeServer]:
     """A judge that votes -1 with a hint, until a test lets it say something else."""
     with judge_server(saying(BAD)) as server:
-        setting(judge_url=server.url, judge_model="j", judge_seconds=2)
+        setting(judge_url=server.url, judge_model="j", judge_seconds=30)
         yield server

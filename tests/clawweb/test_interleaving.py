@@ -31,7 +31,7 @@ SCRIPTS = st.lists(st.tuples(st.booleans(), st.lists(STEPS, max_size=6)), min_si
 PATIENT = settings(
     max_examples=12,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

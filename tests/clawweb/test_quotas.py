@@ -128,7 +128,9 @@ def test_waiting_is_no_training(alice: User, at_noon: None) -> None:
     assert quotas.training_this_week(alice).used == 2
 
 
-def test_who_deletes_chats_has_had_their_tokens_all_the_same(alice: User, bob: User) -> None:
+def test_who_deletes_chats_has_had_their_tokens_all_the_same(
+    alice: User, bob: User, at_noon: None
+) -> None:
     yesterday = timezone.now() - timedelta(days=1)
     for count in (1, 2):
         turn = used(alice, 10, 5)
@@ -201,7 +203,9 @@ def test_everybody_sees_their_own(client: Client, alice: User, setting: Any, at_
     assert "and 1 reply that was not counted" in page
 
 
-def test_the_api_says_when_to_come_back(client: Client, alice: User, setting: Any) -> None:
+def test_the_api_says_when_to_come_back(
+    client: Client, alice: User, setting: Any, at_noon: None
+) -> None:
     setting(training_minutes_per_week=1)
     now = timezone.now()
     TrainingJob.objects.create(

@@ -19,6 +19,7 @@ REPLY = Judged(
     reply=Message(role="assistant", content="A drink.\nVERDICT: 1"),
     next_state=[Message(role="user", content="Shorter!")],
 )
+SLOW = 3  # seconds in which a request has arrived and may be answered, whatever else runs
 
 
 def model(server: JudgeServer, **values: Any) -> ModelJudge:
@@ -132,7 +133,7 @@ async def test_half_a_character_in_an_answer_can_be_stored() -> None:
 @pytest.mark.parametrize("how", [Asked.die, Asked.stall, Asked.drip])
 async def test_a_server_that_dies_stalls_or_drips_may_be_asked_again(how: Any) -> None:
     with judge_server(how) as server:
-        ballots = await ask(model(server), REPLY, votes=3, seconds=0.5)
+        ballots = await ask(model(server), REPLY, votes=3, seconds=SLOW)
     assert verdict(ballots).again
     assert len(server.asked) == 3
 
@@ -150,7 +151,7 @@ async def test_two_of_three_decide_while_one_stalls() -> None:
         asked.stall() if asked.number == 0 else asked.text("VERDICT: 1")
 
     with judge_server(one_stalls) as server:
-        ballots = await ask(model(server), REPLY, votes=3, seconds=1)
+        ballots = await ask(model(server), REPLY, votes=3, seconds=SLOW)
     assert verdict(ballots).score == 1
 
 

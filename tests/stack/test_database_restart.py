@@ -51,7 +51,7 @@ def stack() -> Iterator[Stack]:
 def test_nothing_acknowledged_is_lost_and_each_refusal_says_why(stack: Stack) -> None:
     chance = random.Random(SEED)
     with people(stack, 3, SEED) as users:
-        wait_for("questions", lambda: all(user.told.asked > 3 for user in users), timeout=60)
+        wait_for("questions", lambda: all(user.told.asked > 3 for user in users), timeout=180)
         target = Target(stack=stack, disk=None)
         done, broken = break_things(target, [RESTARTED] * CRASHES, chance, (1.0, 3.0))
     assert (len(done), broken) == (CRASHES, [])

@@ -76,7 +76,7 @@ def test_a_second_start_on_the_same_data_is_refused(stack: Stack) -> None:
         env=stack.env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert second.returncode == 1
@@ -104,7 +104,7 @@ def test_a_killed_up_takes_its_parts_with_it_and_can_be_started_again(own_stack:
     assert own_stack.process
     own_stack.process.kill()
     own_stack.process.wait()
-    wait_until_gone(own_stack, 15)
+    wait_until_gone(own_stack, 60)
     own_stack.start("--parts", "valkey,web")
     assert httpx.get(f"{own_stack.url}/livez").status_code == 200
 
@@ -114,7 +114,7 @@ def test_what_a_killed_supervisord_leaves_is_ended_by_the_next_start(own_stack: 
     supervisord = own_stack.supervisor.call("getPID")
     os.kill(supervisord, signal.SIGKILL)
     assert own_stack.process
-    assert own_stack.process.wait(20) == 1
+    assert own_stack.process.wait(60) == 1
     assert living(own_stack) == []
     own_stack.start("--parts", "valkey,web")
     assert httpx.get(f"{own_stack.url}/livez").status_code == 200
