@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from training.base import Base
+from training.base import Base, standing_in
 from training.config import TrainConfig
 from training.errors import AdapterInvalid
 
@@ -222,36 +222,31 @@ def wearing(model: PeftModel, version: Path | dict[str, Tensor] | None) -> Itera
 
 
 @contextmanager
-def merged(model: PeftModel) -> Iterator[None]:
-    """Inside, W + (alpha/r) B A stands in for W, laid out for few rows: sampling is 3 times faster.
+def merged(model: PeftModel, low: torch.dtype | None = None) -> Iterator[None]:
+    """Inside, W + (alpha/r) B A stands in for W, laid out for few rows: sampling is 3 times faster;
+    rounded to `low` where products are anyway, it is as much faster again.
 
-    The base's own tensors are set aside and put back, not recomputed, so no rounding leaks into
-    them. Costs a second copy of the weights. Does nothing where W is not fp32 (on a GPU).
+    The base's own tensors are put back, not recomputed, so no rounding leaks into them. Costs a
+    second copy of the weights. Does nothing where W is not fp32 (on a GPU).
     """
     layers: list[Any] = [m for m in model.modules() if isinstance(m, LoraLayer)]
-    causal: Any = model.get_base_model()
-    head = causal.get_output_embeddings()
+    head: Any = model.get_base_model().get_output_embeddings()  # type: ignore[operator]
     if head.weight.dtype != torch.float32:
         yield
         return
-    wrapped = [layer.get_base_layer() for layer in layers]
-    aside = [module.weight.data for module in (*wrapped, head)]
-    try:
-        with torch.no_grad():
-            for layer, module in zip(layers, wrapped, strict=True):
-                delta = 0.0 if layer.disable_adapters else layer.get_delta_weight("default")
-                module.weight.data = _by_columns(module.weight.data + delta)
-            head.weight.data = _by_columns(head.weight.data)
-        with model.disable_adapter():
-            yield
-    finally:
-        for module, weight in zip((*wrapped, head), aside, strict=True):
-            module.weight.data = weight
+    with torch.no_grad():
+        weights = {head: _laid_out(head.weight, low)}
+        for layer in layers:
+            module = layer.get_base_layer()
+            delta = 0.0 if layer.disable_adapters else layer.get_delta_weight("default")
+            weights[module] = _laid_out(module.weight + delta, low)
+    with standing_in(weights), model.disable_adapter():
+        yield
 
 
-def _by_columns(weight: Tensor) -> Tensor:
-    """The same matrix stored column by column: products with few rows read it faster."""
-    return weight.t().contiguous().t()
+def _laid_out(weight: Tensor, low: torch.dtype | None) -> Tensor:
+    """A copy for products with few rows: column by column these read fp32 faster, not bf16."""
+    return weight.t().contiguous().t() if low is None else weight.to(low)
 
 
 def _checked_settings(folder: Path, max_rank: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def response_hidden(base: Base, model: PeftModel | Any, pairs: Sequence[Pair]) -
     """Last hidden states at the positions that predict the response tokens, (N, H), row by row."""
     batch = pad_batch(pairs, pad_id=base.pad_id, device=base.device)
     causal: Any = model.get_base_model() if isinstance(model, PeftModel) else model
-    with base.autocast():
+    with base.lowered():
         hidden_BTH = causal.get_decoder()(
             input_ids=batch.input_ids_BT,
             attention_mask=batch.attention_mask_BT.long(),
@@ -47,7 +47,7 @@ def boosted(hinted_NH: Tensor, plain_NH: Tensor, *, boost: float) -> Tensor:
 
 def logits(base: Base, hidden_NH: Tensor) -> Tensor:
     """The output layer on hidden states: (N, V), fp32."""
-    with base.autocast():
+    with base.lowered():
         result: Tensor = base.model.get_output_embeddings()(hidden_NH)
     return result.float()
 

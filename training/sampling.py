@@ -45,7 +45,7 @@ def sample_replies(
     replies: list[list[int]] = [[] for _ in prompts]
     finished = [False] * len(prompts)
     rows = torch.arange(len(prompts), device=base.device)
-    with torch.no_grad(), merged(model), base.autocast():
+    with torch.no_grad(), merged(model, base.autocast_dtype), base.autocast():
         decoder = _Decoder(base, model, prompts)
         for _ in range(max_new_tokens):
             check()

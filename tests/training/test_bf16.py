@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 from peft import PeftModel
+from torch import Tensor
 
 from tests.training.conftest import job, samples
+from training.adapters import merged
 from training.base import Base
 from training.config import TrainConfig
 from training.forward import response_logprobs
@@ -24,6 +26,61 @@ def test_log_probs_are_near_those_of_fp32(base: Base, half: Base) -> None:
     exact, rounded = (response_logprobs(one, one.model, pair) for one in (base, half))
     assert not torch.equal(exact, rounded)
     assert (rounded.float() - exact).abs().mean() < 0.05  # nats per token
+
+
+def test_weights_rounded_once_give_the_numbers_of_autocast(half: Base, model: PeftModel) -> None:
+    for name, value in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(value, std=0.02)
+    with model.disable_adapter():  # rounds; a version that is switched off is not frozen for that
+        plain = both_ways(half, model)
+    moved = both_ways(half, model)
+    for lowered, rounded_anew in (plain, moved):
+        assert all(torch.equal(a, b) for a, b in zip(lowered, rounded_anew, strict=True))
+    assert len(moved[0]) > len(plain[0]) == 1  # gradients too
+    assert not torch.equal(plain[0][0], moved[0][0])
+
+
+def both_ways(half: Base, model: PeftModel) -> list[list[Tensor]]:
+    """Logits, and the gradients of what is trained, with weights rounded once and by autocast."""
+    found = []
+    for arithmetic in (half.lowered, half.autocast):
+        model.zero_grad()
+        with arithmetic():
+            logits = model(input_ids=torch.arange(8)[None] + 5).logits.float()
+        if logits.requires_grad:
+            logits.square().sum().backward()
+        grads = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        found.append([logits.detach(), *grads])
+    return found
+
+
+def test_the_exact_weights_stay_as_they_are(half: Base, model: PeftModel) -> None:
+    before = [(name, p, p.clone()) for name, p in half.model.named_parameters()]
+    head, words = half.model.get_output_embeddings(), half.model.get_input_embeddings()
+    was_tied = head.weight is words.weight
+    with half.lowered():
+        assert head.weight.dtype == torch.bfloat16
+        assert words.weight.dtype == torch.float32  # as autocast leaves it
+    with pytest.raises(KeyError), half.lowered():
+        raise KeyError
+    assert (head.weight is words.weight) == was_tied
+    for (name, param, value), (now, same) in zip(
+        before, half.model.named_parameters(), strict=True
+    ):
+        assert now == name
+        assert same is param
+        assert torch.equal(same, value)
+
+
+def test_replies_are_sampled_from_merged_weights_rounded_once(half: Base, model: PeftModel) -> None:
+    ids = torch.arange(8)[None] + 5
+    with torch.no_grad(), half.autocast():
+        expected = model(input_ids=ids).logits.float()
+        with merged(model, torch.bfloat16):
+            assert half.model.get_output_embeddings().weight.dtype == torch.bfloat16
+            found = model(input_ids=ids).logits.float()
+    assert (found - expected).abs().max() < 0.05
 
 
 def test_a_step_moves_the_adapter(half: Base, model: PeftModel, config: TrainConfig) -> None:
