@@ -29,15 +29,6 @@ pytestmark = [pytest.mark.queue, pytest.mark.usefixtures("valkey_server")]
 wire = pytest.mark.django_db(transaction=True, serialized_rollback=True)
 
 
-@pytest.fixture(autouse=True)
-def fresh_counts(valkey_server: Any) -> Any:
-    with valkey.connect() as client:
-        client.delete(*(client.keys("limit:*") or ["-"]))
-    limits._KEPT.clear()
-    yield
-    limits._KEPT.clear()
-
-
 def key_with(pk: int = 1, **own: int | None) -> ApiKey:
     """Not saved: limits ask no table."""
     unlimited = {"requests_per_minute": 0, "tokens_per_minute": 0, "concurrent": 0}

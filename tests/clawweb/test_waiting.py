@@ -89,6 +89,7 @@ def test_a_place_is_how_many_are_begun_before(alice: User, bob: User, monkeypatc
 def test_all_who_ask_in_one_second_cost_one_look(
     alice: User, django_assert_num_queries: Any, monkeypatch: Any
 ) -> None:
+    monkeypatch.setattr(places, "_SEEN", places._Seen())
     monkeypatch.setattr(places, "SEEN_SECONDS", 60)  # however long this takes
     turns = [turn_of(name) for name in wait(alice, count=5)]
     replies_before(turns[-1])
