@@ -40,9 +40,11 @@ def test_there_may_be_kills_alone_in_the_same_order() -> None:
     assert kills.count("vllm") >= 1
 
 
-def broken_by(act: Callable[[], float], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def broken_by(
+    act: Callable[[], float], monkeypatch: pytest.MonkeyPatch, slack: float = 1.0
+) -> list[str]:
     monkeypatch.setattr(run, "acts", lambda _: {"web": act, "beat": lambda: 1.0})
-    done, broken = run.break_things(NOWHERE, ["web", "beat"], random.Random(1), (0, 0))
+    done, broken = run.break_things(NOWHERE, ["web", "beat"], random.Random(1), (0, 0), slack)
     assert done[1:] == [("beat", 1.0)] or not done
     return broken
 
@@ -58,6 +60,7 @@ def test_what_breaks_while_a_fault_lasts_or_takes_too_long_is_told(
 
     assert broken_by(lambda: 59.0, monkeypatch) == []
     assert broken_by(lambda: 61.0, monkeypatch) == ["web: back after 61 s"]
+    assert broken_by(lambda: 61.0, monkeypatch, slack=3) == []
     assert broken_by(begun, monkeypatch) == ["a job began"]
     assert broken_by(gone, monkeypatch) == ["web: not ready after 240 s"]
 

@@ -230,7 +230,7 @@ def test_a_live_version_whose_files_are_gone_falls_back_and_says_so(
     receipt = alice.rate(turn["id"])
     assert (receipt["state"], receipt["drop_reason"]) == ("not_used", "fallback")
     # It is loaded again by itself, before anybody asks.
-    wait_for("v1 served again", lambda: is_served(stack, lesson), timeout=60)
+    wait_for("v1 served again", lambda: is_served(stack, lesson), timeout=180)
     assert alice.answerer() == lesson.adapter
 
 

@@ -36,7 +36,8 @@ def test_kills_beside_people_who_chat_and_rate_break_no_promise(
         names.insert(2, RESTARTED)
     with people(stack, 2, SEED) as users:
         wait_for("ratings", lambda: all(user.told.ratings for user in users), timeout=120)
-        done, broken = break_things(Target(stack=stack, disk=None), names, chance, (0.5, 2.0))
+        target = Target(stack=stack, disk=None)
+        done, broken = break_things(target, names, chance, (0.5, 2.0), slack=3)
     assert broken == []
     assert [name for name, _ in done] == names
     for user in users:
@@ -45,7 +46,7 @@ def test_kills_beside_people_who_chat_and_rate_break_no_promise(
     assert all(user.told.replies for user in users)
     # Of the model server that died nothing stays, and its successor has what is live.
     assert not servers & set(guard.marked(f"{stack.var}:vllm"))
-    wait_for("v1 served again", lambda: is_served(stack, lesson), timeout=60)
+    wait_for("v1 served again", lambda: is_served(stack, lesson), timeout=180)
     answer = lesson.person.chat("What is gravity?")
     assert answer.headers["X-Clawweb-Adapter"] == lesson.adapter
     assert "X-Clawweb-Fallback" not in answer.headers
