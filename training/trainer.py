@@ -74,9 +74,6 @@ def train(
     hinted = [item for item in items if item.is_hinted]
     replayed = _replayed(run, replay, is_alone=not hinted)
     learns = bool(hinted or replayed)
-    if config.reanswer_hints == "collected":
-        hinted = under_collected(base, hinted, known, config)
-        replayed = under_collected(base, replayed, known, config)
     rated = in_steps(items, batch_size=config.batch_size)
     epochs = 1 if learns else config.reward_epochs
     run.steps = epochs * len(rated)
@@ -85,7 +82,7 @@ def train(
     if epochs > 1 and not config.is_kto:
         rated = [[_with_proximal(run, item) for item in batch] for batch in rated]
     trained = _rate(run, rated * epochs)
-    stopped = _reanswer(run, hinted, replayed) if learns else "steps"
+    stopped = _reanswer(run, hinted, replayed, known) if learns else "steps"
     rewards = [s.reward for s in samples if s.reward is not None and s.id in trained]
     return TrainResult(
         steps=run.step,
@@ -204,9 +201,14 @@ def _with_proximal(run: _Run, item: Item) -> Item:
     return replace(item, proximal_logprobs=tuple(logprobs_T.tolist()))
 
 
-def _reanswer(run: _Run, hinted: Sequence[Item], replayed: Sequence[Item]) -> str:
-    """Answer, distill, repeat. Returns why it ended."""
+def _reanswer(
+    run: _Run, hinted: Sequence[Item], replayed: Sequence[Item], known: Sequence[Sample]
+) -> str:
+    """Answer, distill, repeat. Returns why it ended. `known`: whose hints can be collected."""
     config = run.config
+    if config.reanswer_hints == "collected":
+        hinted = under_collected(run.base, hinted, known, config)
+        replayed = under_collected(run.base, replayed, known, config)
     for turn in range(config.max_steps - 1):
         if run.enough():
             return "asked"
