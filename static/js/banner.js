@@ -45,6 +45,7 @@ function countDown() {
 
 function onState(state) {
   clearTimeout(waiting);
+  banner.dataset.state = state;
   if (state === "open") {
     banner.hidden = true;
   } else if (state === "signed_out") {

@@ -40,13 +40,18 @@ function grow(job, fresh) {
   return longest;
 }
 
+let era = 0; // begins anew with all that is asked for, and with its answer: one to what was asked before says nothing
+
 // Whether it came; if not, the page says so above the charts, and `again` is what it offers.
 async function load(values, take, again) {
+  const asked = era;
   let rows;
   try {
-    rows = take(await call("GET", query(values), undefined, { cache: "no-cache" }));
+    const fresh = await call("GET", query(values), undefined, { cache: "no-cache" });
+    if (asked !== era) return false;
+    rows = take(fresh);
   } catch {
-    sayFailed(root, again);
+    if (asked === era) sayFailed(root, again);
     return false;
   }
   root.querySelector(":scope > .not-fetched")?.remove();
@@ -57,14 +62,17 @@ async function load(values, take, again) {
 // All that is asked for, in place of what is there: other jobs, or another stretch of steps.
 export function reload(window = {}) {
   const take = (fresh) => {
+    era += 1;
     Object.assign(data, fresh, { isStretch: "from" in window });
     return null;
   };
+  era += 1;
   return load(window, take, () => reload(window));
 }
 
 async function tail() {
   let isFull = false;
+  const asked = era;
   const take = (fresh) => {
     const [main, ...others] = data.jobs;
     isFull = grow(main, fresh.jobs[0]) > MOST;
@@ -72,7 +80,8 @@ async function tail() {
     return fresh.rows;
   };
   await load({ after: newestStep() }, take, () => soon(tail)); // one at a time: a step joins once
-  if (isFull) await reload();
+  if (asked !== era) missed = !data.isStretch; // dropped: it would join steps that came with all the rest
+  else if (isFull) await reload();
 }
 
 let waiting = null;

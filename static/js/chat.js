@@ -6,6 +6,7 @@ import { watchEarlier } from "./earlier.js";
 import { watchKeys } from "./keys.js";
 import { notify } from "./notices.js";
 import { refresh } from "./parts.js";
+import { refetch } from "./refetch.js";
 import { Follow } from "./scroll.js";
 import { watchSessions } from "./sessions.js";
 import { connection } from "./socket.js";
@@ -158,21 +159,17 @@ async function resync() {
   } catch { /* the rows will be asked again at the next nudge or reload */ }
 }
 
-async function refetch(id) {
-  try {
-    const turn = await call("GET", `/api/turns/${encodeURIComponent(id)}`);
-    if (turn.session === root.dataset.session && thread.take(turn)) {
-      composer.busy(Boolean(thread.running()));
-      follow.follow();
-    }
-  } catch { /* the receipt stays as it was; the next nudge tries again */ }
+function take(turn) {
+  if (turn.session !== root.dataset.session || !thread.take(turn)) return;
+  composer.busy(Boolean(thread.running()));
+  follow.follow();
 }
 
 connection.addEventListener("message", ({ detail }) => handlers[detail.type]?.(detail));
 connection.addEventListener("state", ({ detail }) => { if (detail === "open") opened(); });
 document.addEventListener("changed", ({ detail: { what, id } }) => {
-  if (what === "turn" || what === "receipt") refetch(id);
-  if (what === "adapter") for (const view of thread.learned()) refetch(view.turn.id);
+  if (what === "turn" || what === "receipt") refetch(id, thread, take);
+  if (what === "adapter") for (const view of thread.learned()) refetch(view.turn.id, thread, take);
 });
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !event.isComposing && thread.running()) stop();

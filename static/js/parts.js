@@ -10,15 +10,34 @@ const waiting = new Map();
 const newest = new Map(); // answers may overtake each other
 let isAway = false; // the banner says so, and on return all parts are asked for anew
 
-export async function refresh(element) {
+// A button that goes between press and release is not clicked; a field that goes takes its words along.
+let pressed = null;
+addEventListener("pointerdown", ({ target }) => { pressed = target; }, true);
+for (const name of ["pointerup", "pointercancel"]) {
+  addEventListener(name, () => setTimeout(() => { pressed = null; }), true); // after the click
+}
+
+function isInUse(element) {
+  const { activeElement } = document;
+  const isWriting = activeElement?.matches("textarea, input:not([type=checkbox], [type=radio], [type=file])");
+  return element.contains(pressed) || (isWriting && element.contains(activeElement));
+}
+
+export function refresh(element) {
   if (waiting.has(element)) return;
   waiting.set(element, setTimeout(async () => {
     waiting.delete(element);
+    if (isInUse(element)) {
+      refresh(element);
+      return;
+    }
     const asked = Symbol("asked");
     newest.set(element, asked);
     try {
       const html = await page(element.dataset.part);
-      if (newest.get(element) === asked) swap(element, html);
+      if (newest.get(element) !== asked) return;
+      if (isInUse(element)) refresh(element);
+      else swap(element, html);
     } catch {
       if (newest.get(element) === asked) sayFailed(element, () => refresh(element), "now" in element.dataset);
     }
@@ -57,6 +76,8 @@ function swap(element, html) {
   const hadFocus = element.contains(document.activeElement);
   const focused = hadFocus ? document.activeElement.id : "";
   const open = [...element.querySelectorAll("details[open][id]")].map((details) => details.id);
+  const chosen = [...element.querySelectorAll("select[id]")]
+    .filter(({ selectedOptions: [option] }) => option && !option.defaultSelected);
   const fresh = document.createElement("template");
   fresh.innerHTML = html; // rendered and escaped by our own templates
   element.replaceChildren(fresh.content);
@@ -64,10 +85,16 @@ function swap(element, html) {
     const details = document.getElementById(id);
     if (details) details.open = true;
   }
+  for (const { id, value } of chosen) {
+    const select = document.getElementById(id);
+    if ([...select?.options ?? []].some((option) => option.value === value)) select.value = value;
+  }
   if (hadFocus) {
-    const place = document.getElementById(focused) ?? element; // what had it may be gone
-    if (place === element) element.tabIndex = -1;
-    place.focus({ preventScroll: true });
+    document.getElementById(focused)?.focus({ preventScroll: true });
+    if (document.activeElement === document.body) { // what had it is gone, or takes none now
+      element.tabIndex = -1;
+      element.focus({ preventScroll: true });
+    }
   }
   document.dispatchEvent(new CustomEvent("part", { detail: element }));
 }

@@ -13,6 +13,8 @@ export class Rating {
     this.onCompare = onCompare;
     this.say = say;
     this.last = Promise.resolve(); // of what was sent: the server hears it in this order
+    this.sent = 0;
+    this.answered = 0;
     view.part("up").addEventListener("click", () => this.vote(1));
     view.part("down").addEventListener("click", () => this.vote(-1));
     view.part("why").addEventListener("click", () => this.openStrip().querySelector("input").focus());
@@ -23,8 +25,9 @@ export class Rating {
   }
 
   send(said) {
+    this.sent += 1;
     const sent = this.last.then(() => call("POST", this.url, said));
-    this.last = sent.catch(() => {});
+    this.last = sent.catch(() => {}).then(() => { this.answered += 1; });
     return sent;
   }
 

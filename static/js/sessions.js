@@ -51,7 +51,10 @@ export function watchSessions({ root, list, find }) {
   list.addEventListener("submit", (event) => {
     event.preventDefault();
     const item = event.target.closest("[data-session]");
-    patch(item, { title: event.target.elements.title.value });
+    const title = event.target.elements.title.value;
+    if (title.trim()) item.querySelector(".title").textContent = title;
+    closeRename(item); // the list does not come anew while somebody writes in it
+    patch(item, { title });
   });
   document.addEventListener("click", ({ target }) => {
     for (const menu of list.querySelectorAll(".row-menu[open]")) if (!menu.contains(target)) menu.open = false;

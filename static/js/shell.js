@@ -50,9 +50,9 @@ function held(ids) {
 // data-what and data-id what has changed then; data-method and data-confirm where it cannot be undone.
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-post]");
-  if (!button || button.disabled) return;
+  if (!button || button.disabled || button.ariaDisabled === "true") return;
   if (button.dataset.confirm && !confirm(button.dataset.confirm)) return;
-  button.disabled = true;
+  button.ariaDisabled = "true"; // keeps the focus, which a part that comes before the answer passes on
   try {
     const body = held(button.dataset.with ?? "");
     const answer = await call(button.dataset.method ?? "POST", button.dataset.post, body);
@@ -63,8 +63,8 @@ document.addEventListener("click", async (event) => {
   } catch (problem) {
     complain(problem);
   } finally {
-    button.disabled = false;
-    if (document.activeElement === document.body) button.focus(); // it was lost with `disabled`
+    button.ariaDisabled = null;
+    if (document.activeElement === document.body) button.focus(); // Safari gives none to what is clicked
   }
 });
 

@@ -119,8 +119,11 @@ export class TurnView {
 
   paintSiblings(turn) {
     const place = this.part("siblings");
-    place.replaceChildren();
     const ids = turn.siblings ?? [];
+    const key = [turn.session, turn.id, ...ids].join(" ");
+    if (place.dataset.key === key) return; // who is at one of the links stays there
+    place.dataset.key = key;
+    place.replaceChildren();
     if (ids.length < 2) return;
     const at = ids.indexOf(turn.id);
     place.append(

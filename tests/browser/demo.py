@@ -20,7 +20,7 @@ from clawweb.stack import guard
 from tests.realstack import Stack, running
 
 NOBODY = "http://127.0.0.1:9/"  # where no model server answers
-PATIENCE = 30_000  # ms, on two busy cores
+PATIENCE = 60_000  # ms, on two busy cores that may have to start a process first
 SEED = "from tests.demo import main; main()"
 WITH_OTHERS = "from tests.browser.others import main; main()"
 

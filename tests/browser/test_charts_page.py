@@ -8,19 +8,28 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Look
 from tests.browser.demo import Demo
-from tests.browser.until import until
+from tests.browser.until import caught, until
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180, method="signal")]
+pytestmark = pytest.mark.browser
 
 HIGHEST = """([key, low, high]) => {
   const ticks = [...document.querySelectorAll(`#chart-${key} .ytick text`)]
     .map((each) => Number(each.textContent.replace("−", "-")));
   return ticks.length > 0 && Math.max(...ticks) >= low && Math.max(...ticks) < high;
 }"""
+
+
+SIZED = """(wanted) => {
+  const { clientWidth, clientHeight } = document.querySelector("#chart-loss .main-svg");
+  return clientWidth === wanted[0] && clientHeight === wanted[1];
+}"""
+# Charts tell each other what is looked at once they have heard of each other.
+LINKED = """["loss", "kl"].every((key) => (
+  document.querySelector(`#chart-${key} .plot`)._ev.listenerCount("plotly_hover")))"""
 
 
 @pytest.fixture
@@ -55,10 +64,9 @@ def test_a_chart_fills_the_window_and_gives_the_focus_back(page: Page) -> None:
     page.keyboard.press("Escape")
     expect(large).to_be_hidden()
     expect(figure.get_by_role("button", name="Full screen")).to_be_focused()
-    assert "full" not in page.url
+    expect(page).not_to_have_url(re.compile("full"))
     expect(small).to_be_visible()
-    page.wait_for_timeout(300)  # it is drawn once more
-    assert small.evaluate(size) == [usual[0], 220]
+    until(page, SIZED, [usual[0], 220])  # it is drawn once more
 
 
 def test_a_line_stands_where_the_version_went_live(page: Page) -> None:
@@ -79,12 +87,9 @@ def test_a_line_stands_where_the_version_went_live(page: Page) -> None:
     assert places[0] != places[1]
 
 
-def kind(page: Page, key: str) -> str:
-    return str(
-        page.evaluate(
-            "key => document.querySelector(`#chart-${key} .plot`)._fullLayout.yaxis.type", key
-        )
-    )
+def until_axis(page: Page, key: str, kind: str) -> None:
+    scale = "document.querySelector(`#chart-${key} .plot`)._fullLayout.yaxis.type"
+    until(page, f"([key, kind]) => {scale} === kind", [key, kind])
 
 
 def test_a_logarithmic_scale_is_drawn_where_it_can_be(page: Page) -> None:
@@ -92,13 +97,13 @@ def test_a_logarithmic_scale_is_drawn_where_it_can_be(page: Page) -> None:
     loss.locator(".main-svg").first.wait_for()
     page.get_by_label("Logarithmic").press("Space")
     expect(page).to_have_url(re.compile(r"\?log=1$"))
-    until(page, "document.querySelector('#chart-loss .plot')._fullLayout.yaxis.type === 'log'")
+    until_axis(page, "loss", "log")
     expect(loss.locator(".no-log")).to_be_hidden()
     reward.scroll_into_view_if_needed()
-    expect(reward.locator(".no-log")).to_have_text(
-        "No logarithmic scale here: a value is 0 or below."
-    )
-    assert kind(page, "reward") == "linear"
+    why = reward.locator(".no-log")
+    expect(why).to_be_visible()  # it is drawn now
+    expect(why).to_have_text("No logarithmic scale here: a value is 0 or below.")
+    until_axis(page, "reward", "linear")
     page.reload()
     expect(page.get_by_label("Logarithmic")).to_be_checked()
 
@@ -124,11 +129,31 @@ def test_other_jobs_are_drawn_beside_this_one(page: Page) -> None:
     assert len(names) == 3
 
 
+def test_an_answer_that_comes_late_undoes_no_later_choice(page: Page) -> None:
+    held: list[Route] = []
+    page.route(re.compile(r"/series/\?with=1$"), lambda route: held.append(route))
+    lines = page.locator("#chart-loss .scatterlayer .trace")
+    expect(lines).to_have_count(1)
+    page.get_by_text("Compare with other jobs").press("Enter")
+    page.get_by_label("Job 1, opd").press("Space")
+    caught(page, held)
+    page.get_by_label("Job 2, opd").press("Space")
+    expect(lines).to_have_count(3)
+    page.evaluate("document.addEventListener('points', () => { window.drawnLate = true; })")
+    with page.expect_response(lambda answer: answer.url.endswith("with=1")) as late:
+        held[0].continue_()
+    late.value.finished()
+    page.wait_for_timeout(300)
+    assert not page.evaluate("window.drawnLate")
+    expect(lines).to_have_count(3)
+
+
 def test_what_is_looked_at_in_one_chart_is_so_in_all(page: Page) -> None:
     loss, kl = page.locator("#chart-loss"), page.locator("#chart-kl")
     kl.scroll_into_view_if_needed()
     kl.locator(".main-svg").first.wait_for()
     loss.scroll_into_view_if_needed()
+    until(page, LINKED)
     box = loss.locator(".nsewdrag").bounding_box()
     assert box
     middle = box["y"] + box["height"] / 2

@@ -12,8 +12,9 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, Response, Route, WebSocketRoute, expect
 
 from tests.browser.demo import Demo
+from tests.browser.until import NUDGE, caught, connected
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180, method="signal")]
+pytestmark = pytest.mark.browser
 
 BUDGET = 120_000  # bytes on the wire for the first load
 
@@ -71,9 +72,11 @@ def test_votes_reach_the_server_one_after_the_other(held_votes: HeldVotes) -> No
     page = turn.page
     turn.get_by_role("button", name="Bad reply").click()
     turn.get_by_role("button", name="Good reply").click()
+    caught(page, held)
     page.wait_for_timeout(500)
     assert len(held) == 1
     for number in (1, 2):
+        caught(page, held, number)
         held[-1].fulfill(json={"state": "saved", "text": f"Saved {number}"})
         expect(turn.locator(".receipt")).to_contain_text(f"Saved {number}")
     assert [route.request.post_data_json["value"] for route in held][1:] == [1]
@@ -86,18 +89,35 @@ def test_who_types_on_is_not_led_back_to_the_thumb(held_votes: HeldVotes) -> Non
     bad = turn.get_by_role("button", name="Bad reply")
     if bad.get_attribute("aria-pressed") == "true":
         bad.click()
-        page.wait_for_timeout(200)
+        caught(page, held)
         held.pop().fulfill(json={"state": "withdrawn", "text": "Taken back"})
     bad.click()
-    page.wait_for_timeout(200)
+    caught(page, held)
     held[0].fulfill(json={"state": "saved", "text": "Saved"})
     turn.get_by_role("button", name="Done").click()
     box(page).fill("and another thing")
-    page.wait_for_timeout(200)
+    caught(page, held, 2)
     held[1].fulfill(json={"state": "counted", "text": "Counted"})
     expect(turn.locator(".receipt")).to_contain_text("Counted")
     expect(box(page)).to_be_focused()
     assert len(held) == 2
+
+
+def test_a_late_answer_about_a_reply_does_not_take_its_vote_back(held_votes: HeldVotes) -> None:
+    """What was asked before the vote says what was before it; it is asked again."""
+    turn, held = held_votes
+    page, looks = turn.page, list[Route]()
+    id_, good = turn.get_attribute("id"), turn.get_by_role("button", name="Good reply")
+    before = good.get_attribute("aria-pressed")
+    page.route(f"**/api/turns/{id_}", lambda route: looks.append(route))
+    page.evaluate(NUDGE, ["receipt", id_])
+    caught(page, looks)
+    good.click()
+    looks[0].continue_()
+    caught(page, held)
+    held[0].fulfill(json={"state": "saved", "text": "Saved"})
+    caught(page, looks, 2)
+    expect(good).not_to_have_attribute("aria-pressed", before or "")
 
 
 def test_a_message_is_stopped_before_its_reply_has_a_name(page: Page, demo: Demo) -> None:
@@ -121,8 +141,7 @@ def test_a_message_is_stopped_before_its_reply_has_a_name(page: Page, demo: Demo
     page.keyboard.press("Enter")
     page.keyboard.press("Escape")
     expect(page.locator("#status")).to_have_text("Stopping.")
-    while not held:
-        page.wait_for_timeout(50)
+    caught(page, held)
     for browser, text in held:
         browser.send(text)
     expect(page.locator(".turn").last).to_have_attribute("data-state", "stopped")
@@ -158,11 +177,6 @@ def test_an_edit_that_a_dying_connection_swallowed_is_sent_again(page: Page, dem
         expect(turn.locator(".siblings")).to_contain_text("2/2")
         expect(turn).to_have_attribute("data-state", "complete")
     assert swallowed
-
-
-def connected(page: Page) -> None:
-    page.locator("#connection").wait_for(state="hidden")
-    page.wait_for_load_state("networkidle")
 
 
 def test_drafts_are_kept_by_chat_until_its_user_signs_out(browser: Browser, demo: Demo) -> None:

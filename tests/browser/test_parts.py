@@ -8,27 +8,27 @@ from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.browser.conftest import Look
 from tests.browser.demo import Demo
+from tests.browser.until import NUDGE, caught, connected
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180, method="signal")]
+pytestmark = pytest.mark.browser
 
 OLD = "This part could not be brought up to date."
 SERVED = "**/parts/adapters/served/**"
 MISSING = "This part could not be loaded."
-NUDGE = """([what, id]) => document.dispatchEvent(
-  new CustomEvent("changed", { detail: { what, id } }))"""
 
 
 def fail(page: Page, address: str) -> None:
-    def broken(route: Route) -> None:
-        route.fulfill(status=500, body="")
-
-    page.route(address, broken)
+    page.route(address, lambda route: route.fulfill(status=500, body=""))
 
 
 def try_again_in_vain_then_well(page: Page, address: str, place: Locator, words: str) -> None:
-    again = place.get_by_role("button", name="Try again")
+    again, held = place.get_by_role("button", name="Try again"), list[Route]()
+    page.unroute(address)
+    page.route(address, lambda route: held.append(route))
     again.press("Enter")
     expect(place).to_contain_text("Trying …")
+    caught(page, held)
+    held[0].fulfill(status=500, body="")
     expect(place).to_contain_text(words)
     expect(again).to_be_focused()
     expect(again).to_have_count(1)
@@ -43,7 +43,7 @@ def test_an_old_piece_stays_and_says_that_it_is_old(look: Look) -> None:
     place = page.locator("[data-part^='/parts/ratings/']")
     rows = place.get_by_role("row").count()
     assert rows > 2
-    page.locator("#connection").wait_for(state="hidden")
+    connected(page)
     page.wait_for_load_state("networkidle")
     fail(page, "**/parts/ratings/**")
     page.evaluate(NUDGE, ["receipt", None])
@@ -96,3 +96,58 @@ def test_without_its_words_a_page_speaks_english_and_works(look: Look) -> None:
     page.context.set_offline(True)
     expect(page.locator("#connection")).to_contain_text("You are offline.")
     expect(page.locator("#connection .left")).to_contain_text("Next try in")
+
+
+def test_a_button_that_is_pressed_is_not_taken_away(look: Look) -> None:
+    page, sent = look("ada", "/agent/"), list[Route]()
+    page.route("**/api/agent/pause", lambda route: sent.append(route))
+    pause = page.get_by_role("button", name="Pause learning")
+    pause.evaluate("each => { each.dataset.old = ''; }")
+    pause.hover()
+    page.mouse.down()
+    page.evaluate(NUDGE, ["receipt", None])
+    page.wait_for_timeout(1000)
+    page.mouse.up()
+    caught(page, sent)
+    sent[0].abort()
+    expect(page.locator("[data-old]")).to_have_count(0)  # once it is let go
+
+
+def test_who_waits_for_an_answer_keeps_the_focus_when_the_piece_comes_first(look: Look) -> None:
+    page, sent = look("ada", "/agent/"), list[Route]()
+    page.route("**/api/agent/pause", lambda route: sent.append(route))
+    pause = page.get_by_role("button", name="Pause learning")
+    pause.evaluate("each => { each.dataset.old = ''; }")
+    pause.press("Enter")
+    caught(page, sent)
+    page.wait_for_timeout(200)  # a button that is disabled loses the focus with the next picture
+    page.evaluate(NUDGE, ["receipt", None])
+    expect(page.locator("[data-old]")).to_have_count(0)
+    sent[0].fulfill(json={})
+    expect(page.locator("#notices")).to_contain_text("Paused.")
+    expect(pause).to_be_focused()
+
+
+def test_a_name_that_is_being_written_stays(look: Look) -> None:
+    page = look("ada", "/chat/")
+    row = page.locator("#sessions").get_by_role("listitem").filter(has_text="balcony")
+    row.locator("summary").press("Enter")
+    row.get_by_role("button", name="Rename").press("Enter")
+    page.keyboard.type("Half a na")
+    page.evaluate(NUDGE, ["session", None])
+    page.wait_for_timeout(1000)
+    page.keyboard.type("me")
+    expect(row.get_by_label("New name")).to_have_value("Half a name")
+    with page.expect_response("**/parts/sessions/*"):
+        page.keyboard.press("Escape")
+    expect(row.get_by_role("link")).to_be_visible()
+
+
+def test_what_was_chosen_stays_chosen(look: Look) -> None:
+    page = look("ada", "/adapters/")
+    share = page.get_by_label("answer a part of your chat").first
+    share.select_option("50")
+    share.evaluate("each => { each.dataset.old = ''; }")
+    page.evaluate(NUDGE, ["adapter", None])
+    expect(page.locator("[data-old]")).to_have_count(0)
+    expect(share).to_have_value("50")
