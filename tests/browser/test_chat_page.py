@@ -8,7 +8,7 @@ import httpx
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.conftest import Visit
+from tests.browser.conftest import LONG, Visit
 from tests.realstack import Stack
 
 pytestmark = [pytest.mark.stack, pytest.mark.browser, pytest.mark.timeout(900)]
@@ -62,8 +62,10 @@ def test_a_chat_is_renamed_pinned_found_deleted_and_had_back(visit: Visit, stack
     expect(chats(page)).to_have_count(2)
 
     menu(page, "Breakfast").get_by_role("button", name="Delete").click()
+    undo = page.get_by_role("button", name="Undo")
+    undo.focus()  # it stays for who is at it
     expect(chats(page)).to_have_count(1)
-    page.get_by_role("button", name="Undo").click()
+    undo.press("Enter")
     expect(chats(page).first).to_contain_text("Breakfast")
 
 
@@ -73,17 +75,17 @@ def test_a_message_is_said_in_other_words_and_a_reply_corrected(visit: Visit) ->
     finished = re.compile("complete|stopped")
     page.get_by_label("Your message").fill("What is rian?")
     page.keyboard.press("Enter")
-    expect(turn.locator(".reply")).not_to_be_empty()
+    expect(turn.locator(".reply")).not_to_be_empty(timeout=LONG)
     page.keyboard.press("Escape")
-    expect(turn).to_have_attribute("data-state", finished)
+    expect(turn).to_have_attribute("data-state", finished, timeout=LONG)
 
     turn.get_by_role("button", name="Edit your message").click()
     page.get_by_label("Your message in other words").fill("What is rain?")
     page.get_by_role("button", name="Send").locator("visible=true").first.click()
     expect(page.locator(".said-text").last).to_have_text("What is rain?")
-    expect(turn.locator(".reply")).not_to_be_empty()
+    expect(turn.locator(".reply")).not_to_be_empty(timeout=LONG)
     page.keyboard.press("Escape")
-    expect(turn).to_have_attribute("data-state", finished)
+    expect(turn).to_have_attribute("data-state", finished, timeout=LONG)
     expect(turn.locator(".siblings")).to_contain_text("2/2")
 
     turn.get_by_role("button", name="Bad reply").click()
@@ -96,6 +98,7 @@ def test_a_message_is_said_in_other_words_and_a_reply_corrected(visit: Visit) ->
     box.fill("Water that falls from clouds.")
     expect(turn.locator(".changes ins").first).to_be_visible()
     turn.get_by_role("button", name="Done").click()
+    expect(turn.locator(".strip")).to_have_count(0)  # saved; a bare thumb may be counted by now
     expect(turn.locator(".receipt")).to_contain_text("counted")
     kept = page.request.get(f"/api/turns/{turn.get_attribute('id')}").json()
     assert kept["feedback"]["correction"] == "Water that falls from clouds."

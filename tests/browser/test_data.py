@@ -18,6 +18,16 @@ pytestmark = [pytest.mark.stack, pytest.mark.browser, pytest.mark.timeout(900)]
 MANY = 600  # turns of one conversation: each one's prompt holds all before it, which takes a while
 XSS = '<img src=x onerror="window.hacked=1">'
 
+# What the page says on the way of an export, without being loaded again.
+NOTE_PROGRESS = """(words) => {
+  window.progress = [];
+  const look = () => {
+    const row = document.querySelector("[data-transfer]");
+    progress.push(...(row?.textContent.match(new RegExp(words, "g")) ?? []));
+  };
+  new MutationObserver(look).observe(document.body, { subtree: true, childList: true });
+}"""
+
 
 def conversations(path: Path, count: int) -> Path:
     """A file of ours with so many turns, as another installation would have made it."""
@@ -47,11 +57,13 @@ def test_data_is_taken_out_and_brought_in(visit: Visit, stack: Stack, tmp_path: 
     stack.manage("importdata", "ann", str(many), timeout=600)
     page = visit("ann", "/sessions/")
     page.get_by_role("link", name="Export or import").click()
+    page.wait_for_url("**/data/")
     page.evaluate("window.sameDocument = true")
+    page.evaluate(NOTE_PROGRESS, rf"\d+ of {MANY}")
     export(page, "Rated replies")
-    seen = watch(page)
-    assert seen, "no progress was shown"
     row = page.locator("[data-transfer]").first
+    expect(row.locator(".chip")).to_have_text("done", timeout=2 * LONG)
+    assert page.evaluate("progress"), "no progress was shown"
     expect(row).to_contain_text(f"Lines: {MANY}.")
     assert page.evaluate("window.sameDocument")
     with page.expect_download() as download:
@@ -73,19 +85,6 @@ def export(page: Page, shape: str) -> None:
     select.select_option(label=label)
     page.get_by_role("button", name="Export", exact=True).click()
     expect(page.get_by_text("The export has started.")).to_be_visible()
-
-
-def watch(page: Page) -> set[str]:
-    """What the row said on its way, without the page being loaded again."""
-    row = page.locator("[data-transfer]").first
-    seen = set()
-    for _ in range(600):
-        text = row.inner_text()
-        seen |= set(re.findall(rf"\d+ of {MANY}", text))
-        if "done" in text:
-            return seen
-        page.wait_for_timeout(100)
-    pytest.fail("the export did not end")
 
 
 def bring_in(page: Page, path: Path) -> None:

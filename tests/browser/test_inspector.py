@@ -95,10 +95,15 @@ def test_a_session_is_gone_through_and_rated_by_keys(visit: Visit, stack: Stack)
 
 
 def test_a_view_of_the_sessions_is_kept_under_a_name(visit: Visit, stack: Stack) -> None:
-    page = visit("ivy", "/sessions/?source=api")
+    headers = {"Authorization": f"Bearer {stack.key('irma')}"}
+    body = {"messages": [{"role": "user", "content": "Hi."}], "max_tokens": 2}
+    asked = httpx.post(f"{stack.url}/v1/chat/completions", json=body, headers=headers, timeout=180)
+    assert asked.status_code == 200, asked.text
+    page = visit("irma", "/sessions/?source=api")
     expect(page.get_by_role("rowheader")).to_have_count(1)
     page.get_by_label("Keep these filters as").fill("Programs")
     page.get_by_role("button", name="Save the view").click()
+    expect(page.get_by_role("link", name="Programs")).to_be_visible()
     page.goto("/sessions/")
     page.get_by_role("link", name="Programs").click()
     expect(page).to_have_url(re.compile(r"\?source=api$"))

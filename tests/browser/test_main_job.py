@@ -13,6 +13,7 @@ from playwright.sync_api import Page, expect
 
 from clawweb.selectors.trials import percentile
 from tests.browser.conftest import Visit
+from tests.browser.until import until
 from tests.loop.person import rows
 from tests.realstack import Stack
 
@@ -68,6 +69,14 @@ def rate_down(page: Page, reason: str) -> None:
     expect(last.locator(".receipt")).to_contain_text(re.compile("counted|in training"))
 
 
+# A point, and a row of the table, for each that the page has.
+ALL_DRAWN = """(() => {
+  const points = document.querySelectorAll("#chart-loss .scatterlayer .point").length;
+  const rows = document.querySelectorAll("#points-table tbody tr").length;
+  return [points, rows].every((each) => each === Number(charts.dataset.points));
+})()"""
+
+
 def shown_points(page: Page) -> int:
     return int(page.locator("#charts").get_attribute("data-points") or 0)
 
@@ -112,10 +121,8 @@ def watch_the_chart_move(page: Page, address: str) -> None:
     at_first = shown_points(page)
     heading = page.get_by_role("heading", name="Job 1")
     expect(heading).to_contain_text("went live", timeout=LEARNED)
-    at_last = shown_points(page)
-    assert at_last > at_first
-    expect(page.locator("#chart-loss .scatterlayer .point")).to_have_count(at_last)
-    expect(page.locator("#points-table tbody tr")).to_have_count(at_last)
+    until(page, ALL_DRAWN)
+    assert shown_points(page) > at_first
     expect(page.locator("#chart-loss .summary")).not_to_have_text("Nothing measured yet.")
     assert page.evaluate("window.sameDocument")
     look_at_the_charts(page)
@@ -139,6 +146,8 @@ def look_at_the_charts(page: Page) -> None:
 def see_what_was_learned(page: Page) -> None:
     """The receipts of the chat that was rated name the version."""
     page.get_by_role("link", name=QUESTIONS[0]).click()
+    expect(page.locator(".turn")).to_have_count(len(QUESTIONS))
+    page.wait_for_load_state()
     for receipt in page.locator(".receipt").all():
         expect(receipt).to_have_text("learned in v1")
 
@@ -177,6 +186,7 @@ def compare_blindly(page: Page) -> None:
 def look_at_my_agent(page: Page) -> None:
     """What was asked for, that v1 has learned it, and a pause that is kept."""
     page.get_by_role("link", name="My agent").click()
+    page.wait_for_url("**/agent/")
     note = page.locator(".notes li").filter(has_text="short sentences")
     expect(note).to_contain_text("learned in v1")
     expect(note).to_contain_text("said 8 times")
@@ -210,7 +220,9 @@ def replay(page: Page) -> None:
     expect(beside.get_by_role("heading", name="v1 asked again")).to_be_visible()
     expect(beside.locator(".words").nth(1)).not_to_be_empty(timeout=REPLY)
     page.get_by_role("link", name="Sessions", exact=True).click()
+    page.wait_for_url("**/sessions/")
     page.get_by_role("link", name=QUESTIONS[0]).click()
+    page.wait_for_url("**/sessions/sess-*/")  # with its scripts
     turn = page.get_by_role("article").first
     expect(turn.get_by_role("group", name="Samples")).to_contain_text("Job 1 → v1")
     turn.get_by_role("button", name="What your note changed").press("Enter")
@@ -283,7 +295,8 @@ def test_a_reload_in_mid_answer_loses_nothing(visit: Visit) -> None:
 
 def plain(text: str) -> str:
     """Its letters and digits: markup and layout aside, what is shown is what was written."""
-    return "".join(re.findall(r"\w", text))
+    unnumbered = re.sub(r"(?m)^\s*\d+[.)]?(\s|$)", "", text)  # a list's numbers are layout
+    return "".join(re.findall(r"[^\W_]", unnumbered))
 
 
 def test_escape_stops_a_reply_and_what_came_can_be_rated(visit: Visit) -> None:

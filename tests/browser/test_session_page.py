@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.conftest import Look
 from tests.browser.demo import Demo
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180, method="signal")]
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
@@ -58,6 +58,7 @@ def test_what_a_judge_voted_is_there_with_its_words(look: Look, demo: Demo) -> N
 def test_sessions_are_found_by_what_is_in_them(page: Page) -> None:
     all_of_them = page.get_by_role("rowheader").count()
     find(page, "Rated", "disliked")
+    page.wait_for_url(re.compile(r"/sessions/\?"))
     rows = page.get_by_role("rowheader")
     expect(rows.first).to_be_visible()
     assert 0 < rows.count() < all_of_them

@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.conftest import Look
 from tests.browser.demo import Demo
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180, method="signal")]
+pytestmark = pytest.mark.browser
 
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 

@@ -11,7 +11,7 @@ from playwright.sync_api import Dialog, Locator, Page, expect
 
 from tests.browser.conftest import Look
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180, method="signal")]
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
