@@ -4,6 +4,7 @@ spoil its cache, and the last one ends it."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
 from rollouts.engines.base import Engine
 from rollouts.errors import RolloutError
-from rollouts.types import BASE, Message, Policy, SamplingParams
+from rollouts.types import BASE, Delta, Message, Policy, SamplingParams
 from tests.loop.person import wait_for
 from tests.realstack import Stack, running
 from training.adapters import WEIGHTS, adapter_tensors, attach, check_folder, detach, save_version
@@ -112,6 +113,38 @@ async def test_wrong_shapes_are_taken_without_a_word(
     scores = [await engine.score(*ids, policy=worn(name, good)) for name in ("whole", "short")]
     # This is what the probe sees.
     assert max(abs(a - b) for a, b in zip(*scores, strict=True)) > 1e-3
+
+
+async def test_base_answers_as_itself_beside_adapters_in_every_slot(
+    server: Stack, engine: Engine, base: Base, good: Path, tmp_path: Path
+) -> None:
+    """Here a guard stands before the trap: without it base wears the last slot's version."""
+    wearing = []
+    for n in range(server.config.max_loras + 1):
+        wearing.append(worn(f"slot-{n}", Path(shutil.copytree(good, tmp_path / str(n)))))
+        await engine.load(wearing[-1])
+        await engine.generate(QUESTION, policy=wearing[-1], params=SHORT)
+    greedy = SamplingParams(max_tokens=16, temperature=0.0)
+    alone = await engine.generate(QUESTION, policy=BASE, params=greedy)
+    adapted = await engine.generate(QUESTION, policy=wearing[0], params=greedy)
+    assert alone.logprobs[0] != pytest.approx(adapted.logprobs[0], abs=1e-2)
+
+    has_begun = asyncio.Event()
+
+    async def begun(_: Delta) -> None:
+        has_begun.set()
+
+    endless = tuple((str(number), -100.0) for number in base.eos_ids)
+    long = SamplingParams(max_tokens=600, seed=1, logit_bias=endless)
+    beside = asyncio.create_task(
+        engine.generate(QUESTION, policy=wearing[-1], params=long, on_delta=begun)
+    )
+    await asyncio.wait_for(has_begun.wait(), 60)
+    mixed = [await engine.generate(QUESTION, policy=BASE, params=greedy) for _ in range(3)]
+    assert not beside.done(), "base answered after the other reply and not beside it"
+    beside.cancel()
+    for reply in mixed:
+        assert reply.logprobs == pytest.approx(alone.logprobs, abs=1e-3)
 
 
 async def test_the_cache_knows_an_adapter_by_its_name_and_folder(
