@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -128,3 +129,16 @@ def test_on_a_gpu_the_server_leaves_memory_to_the_trainer(
 def test_the_server_takes_as_many_replies_at_once_as_a_generator_asks_for(tmp_path: Path) -> None:
     command = parts.vllm(settings(tmp_path)).command
     assert command[command.index("--max-num-seqs") + 1] == str(generator.CONCURRENT)
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_where_vllm_would_mix_adapters_into_base_it_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: bool
+) -> None:
+    monkeypatch.setattr(Config, "has_gpu", gpu)
+    command = parts.vllm(settings(tmp_path)).command
+    assert ("--worker-extension-cls" in command) is not gpu
+    if not gpu:
+        named = command[command.index("--worker-extension-cls") + 1]
+        module, name = named.rsplit(".", 1)
+        assert getattr(import_module(module), name)
