@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from rollouts.engines import cpu_worker
-
 BASE, FIRST, LAST = -1, 0, 2
 INDICES = [BASE, FIRST, BASE, LAST]
 HIDDEN, RANK, OUT = 3, 2, 4
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Any:
+    """Not with the other imports: vLLM's takes seconds, in each process that collects tests."""
+    return import_module("rollouts.engines.cpu_worker").lora_ops
 
 
 @pytest.fixture
@@ -25,46 +30,49 @@ def slots(rows: int, columns: int) -> Tensor:
     return torch.stack([torch.full((1, rows, columns), float(n)) for n in (1, 2, 3)])
 
 
-def added(inputs_BH: Tensor, indices: list[int], lora_b: Tensor) -> Tensor:
+def added(kernels: Any, inputs_BH: Tensor, indices: list[int], lora_b: Tensor) -> Tensor:
     """x A B of each token, by the kernels as the wrapper calls them."""
-    module: Any = cpu_worker.lora_ops
     token_lora = torch.tensor(indices)
     runs, counts = torch.unique_consecutive(token_lora, return_counts=True)
     meta = (torch.zeros(len(runs)), counts, runs, len(runs), int(counts.max()), len(indices))
     low_BR = torch.zeros(len(indices), RANK)
     y_BO = torch.zeros(len(indices), OUT)
-    module.sgmv_shrink(inputs_BH, slots(RANK, HIDDEN), low_BR, *meta, 1.0)
-    module.sgmv_expand_slice(low_BR, lora_b, y_BO, *meta, 0, OUT, True)
+    kernels.sgmv_shrink(inputs_BH, slots(RANK, HIDDEN), low_BR, *meta, 1.0)
+    kernels.sgmv_expand_slice(low_BR, lora_b, y_BO, *meta, 0, OUT, True)
     whole_BO = torch.zeros(len(indices), OUT)
-    module.sgmv_expand(low_BR, lora_b, whole_BO, *meta, True)
+    kernels.sgmv_expand(low_BR, lora_b, whole_BO, *meta, True)
     assert torch.allclose(y_BO, whole_BO, rtol=0, atol=0, equal_nan=True)
     return y_BO
 
 
-def test_an_adapters_slot_changes_no_token_of_the_base(inputs_BH: Tensor) -> None:
-    found_BO = added(inputs_BH, INDICES, slots(OUT, RANK))
+def test_an_adapters_slot_changes_no_token_of_the_base(kernels: Any, inputs_BH: Tensor) -> None:
+    found_BO = added(kernels, inputs_BH, INDICES, slots(OUT, RANK))
     # x A = (sum of x) n in both of rank 2, then times n in both: 2 n^2 times the sum
     assert found_BO.tolist() == [[0.0] * OUT, [2.0 * 15] * OUT, [0.0] * OUT, [18.0 * 33] * OUT]
 
 
-def test_an_adapters_tokens_are_as_vllm_has_them(inputs_BH: Tensor) -> None:
+def test_an_adapters_tokens_are_as_vllm_has_them(kernels: Any, inputs_BH: Tensor) -> None:
     indices = [FIRST, 1, 1, LAST]
-    mixed = added(inputs_BH, indices, slots(OUT, RANK))
-    alone = [added(inputs_BH[i : i + 1], [n], slots(OUT, RANK)) for i, n in enumerate(indices)]
+    mixed = added(kernels, inputs_BH, indices, slots(OUT, RANK))
+    alone = [
+        added(kernels, inputs_BH[i : i + 1], [n], slots(OUT, RANK)) for i, n in enumerate(indices)
+    ]
     assert torch.equal(mixed, torch.cat(alone))
-    assert torch.equal(added(inputs_BH, [BASE] * 4, slots(OUT, RANK)), torch.zeros(4, OUT))
+    assert torch.equal(added(kernels, inputs_BH, [BASE] * 4, slots(OUT, RANK)), torch.zeros(4, OUT))
 
 
-def test_what_is_no_number_in_a_slot_reaches_its_own_tokens_alone(inputs_BH: Tensor) -> None:
+def test_what_is_no_number_in_a_slot_reaches_its_own_tokens_alone(
+    kernels: Any, inputs_BH: Tensor
+) -> None:
     lora_b = slots(OUT, RANK)
     lora_b[LAST] = torch.nan
-    found_BO = added(inputs_BH, INDICES, lora_b)
+    found_BO = added(kernels, inputs_BH, INDICES, lora_b)
     assert found_BO.isnan().any(dim=-1).tolist() == [False, False, False, True]
 
 
-def test_vllm_itself_still_takes_the_last_slot(inputs_BH: Tensor) -> None:
+def test_vllm_itself_still_takes_the_last_slot(kernels: Any, inputs_BH: Tensor) -> None:
     """When this fails vLLM has mended it, and `cpu_worker` can go."""
     low_BR = torch.zeros(1, RANK)
-    shrink = cpu_worker.lora_ops.bgmv_shrink.__wrapped__
+    shrink = kernels.bgmv_shrink.__wrapped__
     shrink(inputs_BH[:1], slots(RANK, HIDDEN), low_BR, torch.tensor([BASE]), 1.0)
     assert low_BR.tolist() == [[18.0, 18.0]]  # 3 times the sum of x, of a slot nobody asked for

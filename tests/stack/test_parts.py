@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -141,4 +141,6 @@ def test_where_vllm_would_mix_adapters_into_base_it_is_mended(
     if not gpu:
         named = command[command.index("--worker-extension-cls") + 1]
         module, name = named.rsplit(".", 1)
-        assert getattr(import_module(module), name)
+        found = find_spec(module)
+        assert found
+        assert f"class {name}:" in Path(str(found.origin)).read_text(encoding="utf-8")
