@@ -22,14 +22,17 @@ def for_adapters_alone(kernel: Any) -> Any:
     """The kernel, for the rows (tokens) whose index names a slot; it leaves the others alone."""
 
     @functools.wraps(kernel)
-    def masked(inputs: Any, weights: Any, output: Any, indices: Any, *rest: Any) -> None:
+    def masked(
+        inputs: Any, weights: Any, output: Any, indices: Any, *rest: Any, **named: Any
+    ) -> None:
         wears_B = indices >= 0
         if bool(wears_B.all()):
-            kernel(inputs, weights, output, indices, *rest)
+            kernel(inputs, weights, output, indices, *rest, **named)
         elif bool(wears_B.any()):
             rows = output[: len(indices)]
             part = rows[wears_B]
-            kernel(inputs[: len(indices)][wears_B], weights, part, indices[wears_B], *rest)
+            worn = inputs[: len(indices)][wears_B]
+            kernel(worn, weights, part, indices[wears_B], *rest, **named)
             rows[wears_B] = part
 
     return masked

@@ -40,7 +40,7 @@ def added(kernels: Any, inputs_BH: Tensor, indices: list[int], lora_b: Tensor) -
     kernels.sgmv_shrink(inputs_BH, slots(RANK, HIDDEN), low_BR, *meta, 1.0)
     kernels.sgmv_expand_slice(low_BR, lora_b, y_BO, *meta, 0, OUT, True)
     whole_BO = torch.zeros(len(indices), OUT)
-    kernels.sgmv_expand(low_BR, lora_b, whole_BO, *meta, True)
+    kernels.bgmv_expand(low_BR, lora_b, whole_BO, token_lora, add_inputs=True)
     assert torch.allclose(y_BO, whole_BO, rtol=0, atol=0, equal_nan=True)
     return y_BO
 
