@@ -6,14 +6,12 @@ import ctypes
 import fcntl
 import os
 import shutil
-import signal
 import socket
 import sysconfig
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 from clawweb.config import Config
@@ -23,31 +21,22 @@ from clawweb.stack.model import prepare_model
 from clawweb.stack.parts import Part, all_parts, log_folder, run_folder
 from clawweb.stack.readiness import answers, wait_until_ready, web_url
 from clawweb.stack.supervisor import RPC_ERRORS, Supervisor, end_orphans
-from clawweb.stack.terminal import StackError, clear_pending, say
+from clawweb.stack.terminal import (
+    StackError,
+    Stopped,
+    clear_pending,
+    end_if_asked,
+    ignore_signals,
+    say,
+    stop_on_signals,
+)
 from rollouts.judge import find_judge
 from rollouts.judge_model import ModelJudge
 
 LONGEST_SOCKET_PATH = 100  # of 107 characters; supervisord appends its pid while it makes one
 
 
-class Stopped(BaseException):
-    """A signal asked for the end; a BaseException, so that no handler on the way keeps it."""
-
-
-def stop_on_signals() -> None:
-    """The first one ends the start-up wherever it is; later ones find the end under way."""
-
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
-        raise Stopped(signal.Signals(number).name)
-
-    for number in SIGNALS:
-        signal.signal(number, stop)
-
-
 NUMA, HEADER = "libnuma.so.1", Path(sysconfig.get_path("include")) / "Python.h"
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def up(config: Config, names: list[str]) -> int:
@@ -221,6 +210,7 @@ def watch(supervisor: Supervisor) -> NoReturn:
             supervisor.note_shared_memory()
             noted = time.monotonic()
         time.sleep(3.0)
+        end_if_asked()
         if not supervisor.is_alive:
             raise StackError("supervisord ended by itself; see log/supervisord.log")
         for name, known in starts.items():
@@ -233,8 +223,7 @@ def watch(supervisor: Supervisor) -> NoReturn:
 
 def finish(supervisor: Supervisor) -> None:
     """Also when a signal has cut the start short. Signals that come now change nothing."""
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    ignore_signals()
     clear_pending()
     say("stopping …")
     started = time.monotonic()

@@ -16,7 +16,7 @@ from kombu.exceptions import OperationalError
 from clawweb.config import Config
 from clawweb.stack.parts import SERVED_NAME, Part, log_folder, node_name
 from clawweb.stack.supervisor import Supervisor
-from clawweb.stack.terminal import StackError, clear_pending, pending, say
+from clawweb.stack.terminal import StackError, clear_pending, end_if_asked, pending, say
 
 TAIL_LINES = 30
 
@@ -100,6 +100,7 @@ def wait_until_ready(supervisor: Supervisor, parts: list[Part]) -> None:
     first_start = {name: supervisor.info(name)["start"] for name in waiting}
     said = started
     while True:
+        end_if_asked()
         for name, part in list(waiting.items()):
             seconds = time.monotonic() - started
             check_alive(supervisor, name, first_start[name])

@@ -1,15 +1,52 @@
-"""What `manage.py up` says: a line an event, and on a terminal one that counts meanwhile."""
+"""What `manage.py up` says: a line an event, and on a terminal one that counts meanwhile. And what
+it is told there: to stop."""
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_asked: list[str] = []  # which of them came
 
 
 class StackError(Exception):
     """Start-up cannot go on; the text tells the user what to do."""
+
+
+class Stopped(BaseException):
+    """A signal asked for the end; a BaseException, so that no handler on the way keeps it."""
+
+
+def stop_on_signals() -> None:
+    """The first one ends the start-up wherever it is; later ones find the end under way."""
+    _asked.clear()
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        ignore_signals()
+        _asked.append(signal.Signals(number).name)
+        raise Stopped(*_asked)
+
+    for number in SIGNALS:
+        signal.signal(number, stop)
+
+
+def ignore_signals() -> None:
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def end_if_asked() -> None:
+    """Raises Stopped when a signal has come. Its own may be lost: Python drops what is raised
+    while an object is being finalized."""
+    if _asked:
+        raise Stopped(*_asked)
 
 
 def say(text: str) -> None:

@@ -1,16 +1,18 @@
-"""What is refused before anything starts."""
+"""What is refused before anything starts, and a signal that none may lose."""
 
 from __future__ import annotations
 
 import fcntl
+import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from clawweb.config import Config
-from clawweb.stack import lifecycle
-from clawweb.stack.terminal import StackError
+from clawweb.stack import lifecycle, readiness, terminal
+from clawweb.stack.terminal import StackError, Stopped
 
 
 def settings(var: Path, **chosen: object) -> Config:
@@ -80,3 +82,37 @@ def test_a_compiler_that_is_not_there_is_named_too(
     monkeypatch.setenv(variable, "there-is-no-such-compiler")
     with pytest.raises(StackError, match=r"g\+\+|gcc"):
         lifecycle.check_needs(settings(tmp_path), ["vllm"])
+
+
+class Finalized:
+    """A signal comes in the moment in which it goes."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in terminal.SIGNALS}
+    yield
+    terminal._asked.clear()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_that_python_drops_ends_the_start_all_the_same() -> None:
+    terminal.stop_on_signals()
+    terminal.end_if_asked()
+    gone = Finalized()
+    del gone  # what the signal raises is lost here
+    with pytest.raises(Stopped, match="SIGTERM"):
+        terminal.end_if_asked()
+    with pytest.raises(Stopped, match="SIGTERM"):
+        readiness.wait_until_ready(NotReady(), [])  # type: ignore[arg-type]
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # a second Ctrl-C changes nothing
+
+
+class NotReady:
+    """A supervisor of which nothing is asked any more."""
