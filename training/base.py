@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from rollouts.rendering import (
     template_hash,
@@ -141,6 +141,7 @@ def load_base(
         raise BaseInvalid(f"the base model in {folder.name} cannot be loaded: {exc}") from exc
     model.to(device).eval().requires_grad_(False)
     _check_head(model)
+    _check_reading_on(model)
     return Base(
         model=model,
         tokenizer=tokenizer,
@@ -166,3 +167,16 @@ def _check_head(model: Any) -> None:
     theirs = model(input_ids=ids).logits.float()
     if not torch.allclose(ours, theirs, atol=1e-2, rtol=1e-2):
         raise BaseInvalid("this architecture changes its logits after the output layer")
+
+
+@torch.no_grad()
+def _check_reading_on(model: Any) -> None:
+    """Shared prompts are read once, and rows go on from there; refuse models that then say else."""
+    decoder, cache = model.get_decoder(), DynamicCache()
+    ids_BT: Tensor = torch.tensor([[1, 2, 3]], device=model.device)
+    whole = decoder(input_ids=ids_BT).last_hidden_state[:, -1].float()
+    decoder(input_ids=ids_BT[:, :2], past_key_values=cache, use_cache=True)
+    on = decoder(input_ids=ids_BT[:, 2:], past_key_values=cache, use_cache=True)
+    difference = on.last_hidden_state[:, -1].float() - whole
+    if float(difference.norm()) > 0.05 * float(whole.norm()):  # bf16 is off by about 0.01
+        raise BaseInvalid("this architecture cannot read on from a prompt that it has read")

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+WORTH_SHARING = 32  # tokens not read again: fewer cost as much as a pass of their own
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
@@ -43,53 +45,78 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaddedBatch:
-    """Sequences of prompt + response, padded on the right with False in `attention_mask_BT`.
+    """Sequences of prompt + response: P tokens that all begin with, then B rows of what follows,
+    padded on the right.
 
-    `predicts_BT` marks the positions whose output predicts a response token: the one before the
-    response up to the one before its last token. Read row by row they line up with `targets_N`.
+    `attention_mask_BT` has P + T columns, False where there is padding. `predicts_BT` marks the
+    positions whose output predicts a response token: the one before the response up to the one
+    before its last token, which predicts nothing and is left out. Read row by row they line up
+    with the response tokens.
     """
 
+    shared_ids_P: Tensor
     input_ids_BT: Tensor
     attention_mask_BT: Tensor
     predicts_BT: Tensor
-    targets_N: Tensor
 
 
 def pad_batch(
     pairs: Sequence[tuple[Sequence[int], Sequence[int]]], *, pad_id: int, device: str
 ) -> PaddedBatch:
     """Pad (prompt ids, response ids) pairs. Prompts and responses must not be empty."""
-    width = max(len(prompt) + len(response) for prompt, response in pairs)
+    prompts = [prompt for prompt, _ in pairs]
+    shared = shared_length(prompts)
+    width = max(len(prompt) + len(response) - 1 for prompt, response in pairs)
     input_ids_BT = torch.full((len(pairs), width), pad_id, dtype=torch.long)
     attention_mask_BT = torch.zeros((len(pairs), width), dtype=torch.bool)
     predicts_BT = torch.zeros((len(pairs), width), dtype=torch.bool)
     for row, (prompt, response) in enumerate(pairs):
-        end = len(prompt) + len(response)
-        input_ids_BT[row, :end] = torch.tensor([*prompt, *response], dtype=torch.long)
+        end = len(prompt) + len(response) - 1
+        input_ids_BT[row, :end] = torch.tensor([*prompt, *response[:-1]], dtype=torch.long)
         attention_mask_BT[row, :end] = True
-        predicts_BT[row, len(prompt) - 1 : end - 1] = True
-    targets = [token for _, response in pairs for token in response]
+        predicts_BT[row, len(prompt) - 1 : end] = True
     return PaddedBatch(
-        input_ids_BT=input_ids_BT.to(device),
+        shared_ids_P=input_ids_BT[0, :shared].to(device),
+        input_ids_BT=input_ids_BT[:, shared:].to(device),
         attention_mask_BT=attention_mask_BT.to(device),
-        predicts_BT=predicts_BT.to(device),
-        targets_N=torch.tensor(targets, dtype=torch.long, device=device),
+        predicts_BT=predicts_BT[:, shared:].to(device),
     )
 
 
+def shared_length(prompts: Sequence[Sequence[int]]) -> int:
+    """How many first tokens of the prompts are to be read once for all of them: as many as are the
+    same, but for each prompt's last, whose output differs by what follows; 0 if it is not worth it.
+    """
+    first, last = (
+        min(map(tuple, prompts)),
+        max(map(tuple, prompts)),
+    )  # what these two share, all share
+    most = min(len(prompt) for prompt in prompts) - 1
+    same = next((i for i in range(most) if first[i] != last[i]), most)
+    return same if same * (len(prompts) - 1) >= WORTH_SHARING else 0
+
+
 def micro_batches(items: Sequence[Item], *, max_tokens: int) -> list[list[Item]]:
-    """Cut into groups whose padded size (rows x longest) is at most `max_tokens`.
+    """Cut into groups whose padded size (what all share, and rows x the rest of the longest) is at
+    most `max_tokens`.
 
     Items of like length share a group, so that little is padding. One item that is longer than
     `max_tokens` by itself is a group of its own.
     """
     groups: list[list[Item]] = []
     for item in sorted(items, key=lambda item: item.length):
-        if groups and (len(groups[-1]) + 1) * item.length <= max_tokens:
+        if groups and padded_size([*groups[-1], item]) <= max_tokens:
             groups[-1].append(item)
         else:
             groups.append([item])
     return groups
+
+
+def padded_size(group: Sequence[Item]) -> int:
+    """Tokens that a pass over the group holds, at most: under the longest of their prompts."""
+    own = shared_length([item.prompt_ids for item in group])
+    shared = min(own, shared_length([item.teacher_prompt_ids for item in group]))
+    return shared + len(group) * (max(item.length for item in group) - shared)
 
 
 def in_steps(items: Sequence[Item], *, batch_size: int) -> list[list[Item]]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from peft import PeftModel
 from torch import Tensor
+from transformers import DynamicCache
 
 from training.base import Base
 from training.batching import pad_batch
@@ -23,17 +24,33 @@ Pair = tuple[Sequence[int], Sequence[int]]  # prompt ids, response ids
 
 
 def response_hidden(base: Base, model: PeftModel | Any, pairs: Sequence[Pair]) -> Tensor:
-    """Last hidden states at the positions that predict the response tokens, (N, H), row by row."""
+    """Last hidden states at the positions that predict the response tokens, (N, H), row by row.
+
+    What all prompts begin with is read once, and its keys and values serve every row: each position
+    sees the same as if it stood in every row, and the rows' gradients add up in it.
+    """
     batch = pad_batch(pairs, pad_id=base.pad_id, device=base.device)
     causal: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    decoder = causal.get_decoder()
     with base.lowered():
-        hidden_BTH = causal.get_decoder()(
+        hidden_BTH = decoder(
             input_ids=batch.input_ids_BT,
             attention_mask=batch.attention_mask_BT.long(),
-            use_cache=False,
+            past_key_values=_read(decoder, batch.shared_ids_P, rows=len(pairs)),
+            use_cache=len(batch.shared_ids_P) > 0,
         ).last_hidden_state
     hidden_NH: Tensor = hidden_BTH[batch.predicts_BT]
     return hidden_NH
+
+
+def _read(decoder: Any, ids_P: Tensor, *, rows: int) -> DynamicCache | None:
+    """The keys and values of these tokens, once for each row; None of no tokens."""
+    if not len(ids_P):
+        return None
+    cache = DynamicCache()
+    decoder(input_ids=ids_P.unsqueeze(0), past_key_values=cache, use_cache=True)
+    cache.batch_repeat_interleave(rows)
+    return cache
 
 
 def boosted(hinted_NH: Tensor, plain_NH: Tensor, *, boost: float) -> Tensor:

@@ -21,6 +21,13 @@ def masked_sum(values_N: Tensor, mask_N: Tensor) -> Tensor:
     return torch.where(mask_N, values_N, torch.zeros_like(values_N)).sum()
 
 
+def _masked_rows(values_NV: Tensor, mask_N: Tensor) -> Tensor:
+    """What is masked out replaced by 0, as above; where nothing is, no walk over the vocabulary."""
+    if bool(mask_N.all()):
+        return values_NV
+    return torch.where(mask_N.unsqueeze(-1), values_NV, torch.zeros_like(values_NV))
+
+
 def clipped_policy_loss(
     policy_logprobs_N: Tensor,
     proximal_logprobs_N: Tensor,
@@ -81,10 +88,8 @@ def distillation_loss(
     Masked rows are replaced before the softmax, so that NaN there reaches no gradient.
     Reverse KL: SDPO, arXiv 2601.20802; the mixture: GKD, arXiv 2306.13649, eq. 4 with a plain sum.
     """
-    row_mask_N1 = mask_N.unsqueeze(-1)
-    zero_NV = torch.zeros_like(policy_logits_NV)
-    policy_NV = torch.where(row_mask_N1, policy_logits_NV, zero_NV)
-    teacher_NV = torch.where(row_mask_N1, teacher_logits_NV.detach(), zero_NV)
+    policy_NV = _masked_rows(policy_logits_NV, mask_N)
+    teacher_NV = _masked_rows(teacher_logits_NV.detach(), mask_N)
     loss_N = reverse_kl(policy_NV, teacher_NV)
     if forward_share:
         forward_N = reverse_kl(teacher_NV, policy_NV)
@@ -111,10 +116,8 @@ def topk_distillation_loss(
     ("student") or the teacher finds most likely. OpenClaw-RL's second generation, 2603.10165 v2.
     The policy before the step is the proximal one: rho = 1 in value, and its gradient counts.
     """
-    rows_N1 = mask_N.unsqueeze(-1)
-    policy_NV = torch.where(rows_N1, policy_logits_NV, torch.zeros_like(policy_logits_NV))
-    teacher_NV = torch.where(rows_N1, teacher_logits_NV.detach(), torch.zeros_like(policy_NV))
-    policy_NV = torch.log_softmax(policy_NV.float(), dim=-1)
+    policy_NV = torch.log_softmax(_masked_rows(policy_logits_NV, mask_N).float(), dim=-1)
+    teacher_NV = _masked_rows(teacher_logits_NV.detach(), mask_N)
     teacher_NV = torch.log_softmax(teacher_NV.float(), dim=-1)
     chosen_NV = policy_NV.detach() if support == "student" else teacher_NV
     ids_NK = chosen_NV.topk(min(k, chosen_NV.shape[-1]), dim=-1).indices

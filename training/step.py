@@ -15,7 +15,7 @@ from training.base import Base
 from training.batching import Item
 from training.config import TrainConfig
 from training.forward import backward_in_chunks, logits, response_hidden
-from training.logprobs import entropy, reverse_kl, token_logprobs
+from training.logprobs import entropy, picked, reverse_kl, token_logprobs
 from training.losses import (
     anchor_loss,
     clipped,
@@ -117,10 +117,11 @@ def group_backward(
         policy_logits_NV = logits(base, hidden_NH)
         with torch.no_grad():
             teacher_logits_NV = logits(base, teacher_NH[chunk])
+            policy_NV = torch.log_softmax(policy_logits_NV, dim=-1)
             if shows_effects:
                 teacher_N = token_logprobs(teacher_logits_NV, part.targets_N)
-                gaps.append(teacher_N - token_logprobs(policy_logits_NV, part.targets_N))
-            sums.entropy += float(entropy(policy_logits_NV).sum())
+                gaps.append(teacher_N - picked(policy_NV, part.targets_N))
+            sums.entropy += float(entropy(policy_NV).sum())
         return loss_on(policy_logits_NV, teacher_logits_NV, part, config, counts, sums)
 
     hidden_NH = response_hidden(base, model, [(i.prompt_ids, i.response_ids) for i in group])

@@ -358,9 +358,12 @@ def _keep_teacher(run: _Run, group: Sequence[Item], teacher_NH: Tensor) -> None:
 
 
 def _unmoved_hidden(run: _Run, group: Sequence[Item]) -> tuple[Tensor, Tensor]:
-    """The teacher's hidden states on the replies with the hints and without, (N, H) each."""
-    hinted_NH = _unmoved(run, [(i.teacher_prompt_ids, i.response_ids) for i in group])
-    return hinted_NH, _unmoved(run, [(i.prompt_ids, i.response_ids) for i in group])
+    """The teacher's hidden states on the replies with the hints and without, (N, H) each. In one
+    pass: what a hint comes after is the same in both."""
+    hinted = [(i.teacher_prompt_ids, i.response_ids) for i in group]
+    plain = [(i.prompt_ids, i.response_ids) for i in group]
+    hinted_NH, plain_NH = _unmoved(run, [*hinted, *plain]).chunk(2)
+    return hinted_NH, plain_NH
 
 
 @torch.no_grad()

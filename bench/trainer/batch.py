@@ -29,13 +29,19 @@ SPREAD = 0.002  # of the adapter's B: away from the base, so that no log-ratio i
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Tokens of a prompt, at least, and of each reply."""
+    """Tokens of a prompt, at least, of which so many are a system prompt that all share, and of
+    each reply. What agents are told of their tools is far longer still."""
 
     prompt: int
     reply: int
+    system: int = 0
 
 
-SHAPES = {"short": Shape(prompt=0, reply=64), "long": Shape(prompt=200, reply=160)}
+SHAPES = {
+    "short": Shape(prompt=0, reply=64),
+    "long": Shape(prompt=200, reply=160),
+    "agent": Shape(prompt=0, reply=64, system=160),
+}
 
 
 def main() -> None:
@@ -95,13 +101,26 @@ def rows(base: Base, model: PeftModel, shape: Shape) -> list[dict[str, Any]]:
 
 def prompt(base: Base, questions: list[str], number: int, shape: Shape) -> list[Message]:
     """The question, after as many others as its prompt's length takes."""
+    system = instructions(base, questions, shape.system)
     before: list[str] = []
     while True:
         said = " ".join([*before, questions[number]])
-        messages = [Message(role="user", content=said)]
+        messages = [*system, Message(role="user", content=said)]
         if len(base.render(messages)) >= shape.prompt:
             return messages
         before.append(questions[(number + len(before) + 1) % len(questions)])
+
+
+def instructions(base: Base, questions: list[str], tokens: int) -> list[Message]:
+    """A system prompt of at least so many tokens, 0 being none."""
+    if not tokens:
+        return []
+    said = "You help people with questions such as these:"
+    for question in questions:
+        if len(base.encode(said)) >= tokens:
+            break
+        said += f"\n- {question}"
+    return [Message(role="system", content=said)]
 
 
 def row(

@@ -2,6 +2,7 @@
 
     make bench-trainer                            # or, with other numbers:
     PYTHONPATH=. python bench/trainer/run.py --losses kto opd --shapes short --rounds 5
+    PYTHONPATH=. python bench/trainer/run.py --shapes agent --against TRL   # a shared system prompt
 
 Every contestant gets the same batch (eight replies of the base model), starts from the same adapter
 (rank 8, all linear layers, away from the base) and computes the same loss in fp32 with one thread:
@@ -37,7 +38,7 @@ from bench.trainer.report import table
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-LOSSES, SHAPES = ("kto", "apo_zero_unpaired", "opd"), ("short", "long")
+LOSSES, SHAPES = ("kto", "apo_zero_unpaired", "opd"), ("short", "long", "agent")
 LOSS_RTOL, GRADIENT_RTOL = 1e-4, 1e-3
 OURS, PLAIN = "ours", "plain-peft"
 # name: module, environment, variant

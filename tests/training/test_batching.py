@@ -1,6 +1,17 @@
 from __future__ import annotations
 
-from training.batching import Item, in_steps, micro_batches, pad_batch
+from collections.abc import Sequence
+
+import pytest
+
+from training.batching import (
+    Item,
+    in_steps,
+    micro_batches,
+    pad_batch,
+    padded_size,
+    shared_length,
+)
 
 
 def item(number: int, prompt: int, response: int, teacher: int | None = None) -> Item:
@@ -15,20 +26,55 @@ def item(number: int, prompt: int, response: int, teacher: int | None = None) ->
 
 def test_padding_goes_right_and_positions_predict_the_next_token() -> None:
     batch = pad_batch([((5, 6), (7, 8)), ((5,), (9,))], pad_id=0, device="cpu")
-    assert batch.input_ids_BT.tolist() == [[5, 6, 7, 8], [5, 9, 0, 0]]
-    assert batch.attention_mask_BT.tolist() == [[True] * 4, [True, True, False, False]]
-    # position 1 predicts the 7 at 2, position 2 the 8; the last predicts nothing
+    # position 1 predicts the 7, the 7 at 2 the 8; the last token predicts nothing and is left out
+    assert batch.input_ids_BT.tolist() == [[5, 6, 7], [5, 0, 0]]
+    assert batch.attention_mask_BT.tolist() == [[True, True, True], [True, False, False]]
+    assert batch.predicts_BT.tolist() == [[False, True, True], [True, False, False]]
+    assert batch.shared_ids_P.tolist() == []
+
+
+def test_what_all_prompts_begin_with_stands_once() -> None:
+    system = tuple(range(10, 50))
+    pairs = [((*system, 1, 2), (7, 8)), ((*system, 3), (9,)), ((*system, 1), (6, 6, 6))]
+    batch = pad_batch(pairs, pad_id=0, device="cpu")
+    assert batch.shared_ids_P.tolist() == list(system)
+    assert batch.input_ids_BT.tolist() == [[1, 2, 7], [3, 0, 0], [1, 6, 6]]
+    assert batch.attention_mask_BT.shape == (3, 43)
+    assert batch.attention_mask_BT.sum(-1).tolist() == [43, 41, 43]
     assert batch.predicts_BT.tolist() == [
-        [False, True, True, False],
-        [True, False, False, False],
+        [False, True, True],
+        [True, False, False],
+        [True, True, True],
     ]
-    assert batch.targets_N.tolist() == [7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "shared"),
+    [
+        ([(1,) * 33, (1,) * 40], 32),  # each prompt's last token is read in its own row
+        ([(1,) * 32, (1,) * 40], 0),  # 31 tokens fewer are not worth a pass
+        ([(1,) * 12, (1,) * 12, (1,) * 12, (1,) * 12], 11),
+        ([(1,) * 500], 0),
+        ([(2,) * 500, (1,) * 500], 0),
+        ([[1] * 50, (1,) * 40 + (2,) * 9], 40),
+    ],
+)
+def test_tokens_are_shared_when_it_is_worth_it(prompts: list[Sequence[int]], shared: int) -> None:
+    assert shared_length(prompts) == shared
+
+
+def test_shared_tokens_count_once() -> None:
+    items = [item(i, prompt=60, response=10) for i in range(4)]
+    # 59 that all share, and four times the prompt's last and the reply
+    assert padded_size(items) == 59 + 4 * 11
+    assert len(micro_batches(items, max_tokens=59 + 4 * 11)) == 1
+    assert len(micro_batches(items, max_tokens=59 + 4 * 11 - 1)) == 2
 
 
 def test_a_micro_batch_holds_at_most_so_many_padded_tokens() -> None:
     items = [item(i, prompt=10, response=5 * i) for i in range(1, 9)]
     groups = micro_batches(items, max_tokens=100)
-    assert all(len(g) * max(i.length for i in g) <= 100 for g in groups)
+    assert all(len(g) == 1 or padded_size(g) <= 100 for g in groups)
     assert sorted(i.sample_id for g in groups for i in g) == list(range(1, 9))
     assert len(groups) < 8
 

@@ -21,7 +21,7 @@ from training.types import StepMetrics
 
 def test_the_entropy_of_no_preference_is_the_logarithm_of_the_choices() -> None:
     certain = torch.tensor([0.0, -1e4, -1e4, -1e4])
-    found = entropy(torch.stack([torch.zeros(4), certain]))
+    found = entropy(torch.log_softmax(torch.stack([torch.zeros(4), certain]), dim=-1))
     assert found.tolist() == pytest.approx([math.log(4), 0.0])
 
 

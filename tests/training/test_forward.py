@@ -1,0 +1,106 @@
+"""A prompt that is read once for all rows gives what it gives when every row reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from peft import PeftModel
+from torch import Tensor
+
+from tests.training.conftest import make_sample
+from training import batching
+from training.adapters import adapter_tensors
+from training.base import Base, _check_reading_on
+from training.batching import Item
+from training.config import TrainConfig
+from training.errors import BaseInvalid
+from training.forward import Pair, response_hidden
+from training.trainer import _Run, _unmoved_hidden
+
+
+def pairs_of(base: Base) -> list[Pair]:
+    """Three prompts that begin with the same words, of 27 tokens, with replies of 9, 8 and 7."""
+    samples = [make_sample(base, number) for number in (1, 22, 333)]
+    before = base.encode("You are helpful.\n")
+    return [
+        ((*before, *base.render(sample.messages)), sample.response_ids[: 9 - i])
+        for i, sample in enumerate(samples)
+    ]
+
+
+def away_from_the_base(model: PeftModel) -> None:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for tensor in adapter_tensors(model).values():
+            tensor.normal_(std=0.1)
+
+
+def states_and_gradients(
+    base: Base, model: PeftModel, pairs: Sequence[Pair]
+) -> tuple[Tensor, list[Tensor]]:
+    model.zero_grad()
+    hidden_NH = response_hidden(base, model, pairs)
+    hidden_NH.square().sum().backward()
+    return hidden_NH.detach(), [
+        tensor.grad.clone() for tensor in adapter_tensors(model).values() if tensor.grad is not None
+    ]
+
+
+def test_shared_tokens_change_neither_states_nor_gradients(
+    base: Base, model: PeftModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away_from_the_base(model)
+    pairs = pairs_of(base)
+    assert batching.shared_length([prompt for prompt, _ in pairs])
+    once, gradients_once = states_and_gradients(base, model, pairs)
+    monkeypatch.setattr(batching, "WORTH_SHARING", 10**9)
+    assert not batching.shared_length([prompt for prompt, _ in pairs])
+    each, gradients_each = states_and_gradients(base, model, pairs)
+    torch.testing.assert_close(once, each, rtol=1e-5, atol=1e-5)
+    assert len(gradients_once) == len(gradients_each) > 0
+    for one, other in zip(gradients_once, gradients_each, strict=True):
+        assert bool(other.any())
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_the_teachers_two_passes_are_one(base: Base, model: PeftModel, config: TrainConfig) -> None:
+    items = [
+        Item(
+            sample_id=number,
+            prompt_ids=prompt,
+            response_ids=tuple(response),
+            teacher_prompt_ids=(*prompt[:-3], 5, 6, 7, *prompt[-3:]),
+            is_hinted=True,
+        )
+        for number, (prompt, response) in enumerate(pairs_of(base))
+    ]
+    run = _Run(
+        base=base, model=model, config=config, on_step=lambda step: None, check=lambda: None,
+        clock=lambda: 0.0,
+    )  # fmt: skip
+    hinted_NH, plain_NH = _unmoved_hidden(run, items)
+    with torch.no_grad(), model.disable_adapter():
+        for name, found_NH in (("teacher_prompt_ids", hinted_NH), ("prompt_ids", plain_NH)):
+            apart = [
+                response_hidden(base, model, [(getattr(item, name), item.response_ids)])
+                for item in items
+            ]
+            torch.testing.assert_close(found_NH, torch.cat(apart), rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_that_forgets_what_it_has_read_is_refused(base: Base) -> None:
+    _check_reading_on(base.model)
+
+    class Forgetful:
+        device = base.model.device
+
+        def get_decoder(self) -> object:
+            def decoder(**call: object) -> object:
+                return base.model.get_decoder()(input_ids=call["input_ids"])
+
+            return decoder
+
+    with pytest.raises(BaseInvalid, match="read on"):
+        _check_reading_on(Forgetful())
