@@ -175,8 +175,12 @@ def _check_reading_on(model: Any) -> None:
     decoder, cache = model.get_decoder(), DynamicCache()
     ids_BT: Tensor = torch.tensor([[1, 2, 3]], device=model.device)
     whole = decoder(input_ids=ids_BT).last_hidden_state[:, -1].float()
-    decoder(input_ids=ids_BT[:, :2], past_key_values=cache, use_cache=True)
-    on = decoder(input_ids=ids_BT[:, 2:], past_key_values=cache, use_cache=True)
+    reason = "this architecture cannot read on from a prompt that it has read"
+    try:
+        decoder(input_ids=ids_BT[:, :2], past_key_values=cache, use_cache=True)
+        on = decoder(input_ids=ids_BT[:, 2:], past_key_values=cache, use_cache=True)
+    except (ValueError, IndexError, AttributeError, TypeError) as exc:  # of a cache that is not its
+        raise BaseInvalid(f"{reason}: {exc}") from exc
     difference = on.last_hidden_state[:, -1].float() - whole
     if float(difference.norm()) > 0.05 * float(whole.norm()):  # bf16 is off by about 0.01
-        raise BaseInvalid("this architecture cannot read on from a prompt that it has read")
+        raise BaseInvalid(reason)

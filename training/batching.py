@@ -113,7 +113,8 @@ def micro_batches(items: Sequence[Item], *, max_tokens: int) -> list[list[Item]]
 
 
 def padded_size(group: Sequence[Item]) -> int:
-    """Tokens that a pass over the group holds, at most: under the longest of their prompts."""
+    """Tokens that a pass over the group runs through the layers, at most: under the longest of
+    their prompts. (Keys and values of what is shared are held once for each row all the same.)"""
     own = shared_length([item.prompt_ids for item in group])
     shared = min(own, shared_length([item.teacher_prompt_ids for item in group]))
     return shared + len(group) * (max(item.length for item in group) - shared)

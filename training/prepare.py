@@ -92,8 +92,11 @@ def plain_prompt_ids(base: Base, sample: Sample) -> tuple[int, ...]:
 
 def _teacher_prompts(base: Base, sample: Sample, config: TrainConfig) -> list[tuple[int, ...]]:
     """The prompt under the hint first, then under each candidate that reads differently."""
-    hints = dict.fromkeys([joined(sample.lessons), *sample.other_hints])
-    return [_teacher_prompt(base, sample, hint, config) for hint in hints]
+    return [_teacher_prompt(base, sample, hint, config) for hint in _candidate_hints(sample)]
+
+
+def _candidate_hints(sample: Sample) -> list[str | None]:
+    return list(dict.fromkeys([joined(sample.lessons), *sample.other_hints]))
 
 
 def under_collected(
@@ -114,11 +117,19 @@ def _under(
     others = [hint for hint in newest_first if hint not in sample.lessons][:COLLECTED]
     if not others:
         return item
-    prompt_ids = _teacher_prompt(base, sample, joined([*reversed(others), *sample.lessons]), config)
+    own = _chosen_hint(base, item, sample, config)
+    prompt_ids = _teacher_prompt(base, sample, joined([*reversed(others), own or ""]), config)
     reply = max(len(item.response_ids), config.reanswer_tokens)
     if len(prompt_ids) + reply > config.max_tokens:
         return item
     return replace(item, teacher_prompt_ids=prompt_ids)
+
+
+def _chosen_hint(base: Base, item: Item, sample: Sample, config: TrainConfig) -> str | None:
+    """Which of the sample's candidate hints teaches the item."""
+    hints = _candidate_hints(sample)
+    prompts = [_teacher_prompt(base, sample, hint, config) for hint in hints]
+    return hints[prompts.index(item.teacher_prompt_ids)]
 
 
 def _teacher_prompt(

@@ -60,8 +60,7 @@ def train(
     sample can train, Diverged when a gradient is not finite.
     """
     started = clock()
-    known = [*replay, *samples]  # newest last
-    known = with_demonstrations(base, model, known, known, config)
+    known = _with_examples(base, model, replay, samples, config)  # newest last
     replay, samples = known[: len(replay)], known[len(replay) :]
     items, dropped = prepare(base, samples, config, baseline=baseline)
     run = _Run(base=base, model=model, config=config, on_step=on_step, check=check, clock=clock)
@@ -95,6 +94,20 @@ def train(
         stopped=stopped,
         seconds=clock() - started,
     )
+
+
+def _with_examples(
+    base: Base,
+    model: PeftModel,
+    replay: Sequence[Sample],
+    samples: Sequence[Sample],
+    config: TrainConfig,
+) -> list[Sample]:
+    """All of them, demonstrations beside; a reply of the job that cannot train is none either."""
+    known = [*replay, *samples]
+    _, unfit = prepare(base, samples, config, baseline=Baseline())
+    liked = [sample for sample in known if sample.id not in unfit]
+    return with_demonstrations(base, model, known, liked, config)
 
 
 def _rate(run: _Run, batches: Sequence[Sequence[Item]]) -> dict[int, None]:
@@ -207,8 +220,13 @@ def _reanswer(
     """Answer, distill, repeat. Returns why it ended. `known`: whose hints can be collected."""
     config = run.config
     if config.reanswer_hints == "collected":
+        taught = {
+            item.sample_id for item in (*hinted, *replayed)
+        }  # what was dropped teaches nobody
+        known = [sample for sample in known if sample.id in taught]
         hinted = under_collected(run.base, hinted, known, config)
         replayed = under_collected(run.base, replayed, known, config)
+        _effective(run, hinted or replayed, {})  # how far there is to go is another way now
     for turn in range(config.max_steps - 1):
         if run.enough():
             return "asked"
@@ -358,12 +376,13 @@ def _keep_teacher(run: _Run, group: Sequence[Item], teacher_NH: Tensor) -> None:
 
 
 def _unmoved_hidden(run: _Run, group: Sequence[Item]) -> tuple[Tensor, Tensor]:
-    """The teacher's hidden states on the replies with the hints and without, (N, H) each. In one
-    pass: what a hint comes after is the same in both."""
+    """The teacher's hidden states on the replies with the hints and without, (N, H) each."""
     hinted = [(i.teacher_prompt_ids, i.response_ids) for i in group]
     plain = [(i.prompt_ids, i.response_ids) for i in group]
-    hinted_NH, plain_NH = _unmoved(run, [*hinted, *plain]).chunk(2)
-    return hinted_NH, plain_NH
+    if len(group) > 1:
+        return _unmoved(run, hinted), _unmoved(run, plain)
+    hinted_TH, plain_TH = _unmoved(run, [*hinted, *plain]).chunk(2)  # the conversation is shared
+    return hinted_TH, plain_TH
 
 
 @torch.no_grad()

@@ -124,7 +124,7 @@ SETTINGS = {
     ),
     "reanswer_hints": (
         _("A prompt answered anew learns"),
-        {"own": _("its own hint"), "collected": _("all hints so far")},
+        {"own": _("its own hint"), "collected": _("the newest others before its own")},
     ),
     "combine": (
         _("Hints and thumbs, with combine"),

@@ -152,9 +152,14 @@ async function opened() {
 }
 
 async function resync() {
+  const answered = new Map([...thread.ratings].map(([view, rating]) => [view, rating.answered]));
   try {
     const session = await call("GET", `/api/sessions/${root.dataset.session}?last=40`);
-    for (const turn of session.turns) thread.get(turn.id)?.update(turn);
+    for (const turn of session.turns) {
+      const view = thread.get(turn.id);
+      if (thread.ratings.get(view)?.sent === answered.get(view)) view?.update(turn);
+      else refetch(turn.id, thread, take); // a vote has been on its way meanwhile
+    }
     composer.busy(Boolean(thread.running()));
   } catch { /* the rows will be asked again at the next nudge or reload */ }
 }

@@ -70,7 +70,7 @@ document.addEventListener("part", ({ detail: element }) => {
   if (element.id === "minimap") paintMap();
   const article = element.parentElement;
   const rating = ratings.get(article);
-  if (!rating || rating.strip || !element.querySelector("[data-turn-json]")) return;
+  if (!rating || rating.strip || rating.sent !== rating.answered || !element.querySelector("[data-turn-json]")) return;
   rating.view.read();
   rating.view.paintVote(rating.view.turn);
 });

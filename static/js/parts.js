@@ -5,6 +5,7 @@
 import { page } from "./api.js";
 
 const GATHER = 250; // nudges come in bursts
+const LONGEST_PRESS = 10_000;
 
 const waiting = new Map();
 const newest = new Map(); // answers may overtake each other
@@ -12,9 +13,18 @@ let isAway = false; // the banner says so, and on return all parts are asked for
 
 // A button that goes between press and release is not clicked; a field that goes takes its words along.
 let pressed = null;
-addEventListener("pointerdown", ({ target }) => { pressed = target; }, true);
+let longest;
+function release() {
+  pressed = null;
+}
+addEventListener("pointerdown", ({ target, button }) => {
+  if (button !== 0) return; // a menu opens, and keeps the release to itself
+  pressed = target;
+  clearTimeout(longest);
+  longest = setTimeout(release, LONGEST_PRESS); // as a list of choices does
+}, true);
 for (const name of ["pointerup", "pointercancel"]) {
-  addEventListener(name, () => setTimeout(() => { pressed = null; }), true); // after the click
+  addEventListener(name, () => setTimeout(release), true); // after the click
 }
 
 function isInUse(element) {

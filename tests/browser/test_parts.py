@@ -53,6 +53,18 @@ def test_an_old_piece_stays_and_says_that_it_is_old(look: Look) -> None:
     assert page.evaluate("document.activeElement !== document.body"), "the focus was lost"
 
 
+def test_a_right_click_whose_release_a_menu_takes_holds_no_piece_back(look: Look) -> None:
+    page = look("ada", "/agent/")
+    place = page.locator("[data-part^='/parts/ratings/']")
+    row = place.get_by_role("row").nth(1)
+    connected(page)
+    page.wait_for_load_state("networkidle")
+    row.hover()
+    page.mouse.down(button="right")
+    with page.expect_response("**/parts/ratings/**"):
+        page.evaluate(NUDGE, ["receipt", None])
+
+
 def test_what_never_came_is_said_to_be_missing(look: Look) -> None:
     page = look("ada", "/chat/")
     fail(page, SERVED)

@@ -136,3 +136,26 @@ def test_a_job_learns_from_what_older_likes_show(
     plain, _ = job(base, model, given, dataclasses.replace(shows, demonstrations=0), replay=older)
     assert shown.effects[2] != pytest.approx(plain.effects[2], abs=1e-4)
     assert set(shown.reanswers) == {2}  # the liked reply is looked at, and not answered again
+
+
+def test_a_reply_that_the_job_drops_is_no_example(
+    base: Base, model: PeftModel, shows: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[int] = []
+
+    def seen(*given: Any) -> list[Sample]:
+        shown.extend(sample.id for sample in given[3])
+        return with_demonstrations(*given)
+
+    monkeypatch.setattr("training.trainer.with_demonstrations", seen)
+    text = "a short answer"
+    logprobs = [-1.0] * (len(base.encode(text)) + 1)
+    given = [
+        make_sample(base, 1),
+        liked(base, 2, text, rollout_logprobs=logprobs),
+        liked(base, 3, text, rollout_logprobs=logprobs, version_age=shows.max_version_age + 1),
+    ]
+    older = liked(base, 4, text, version_age=shows.max_version_age + 1)  # trained when it was new
+    result, _ = job(base, model, given, shows, replay=[older])
+    assert result.dropped == {3: "stale"}
+    assert shown == [4, 1, 2]

@@ -95,3 +95,58 @@ def test_reanswers_are_distilled_under_own_or_collected_hints(
         again = ["No lists.\nGreet me.\nBe brief.", "No lists.\nBe brief.\nGreet me."]
         again.append("Be brief.\nGreet me.\nNo lists.")
     assert steps == [("rated", own), ("reanswer", again)]
+
+
+def test_a_dropped_hint_is_not_collected(
+    base: Base, model: PeftModel, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[list[str]] = []
+    step = trainer._step
+
+    def seen(run: Any, items: Sequence[Item], **more: Any) -> float | None:
+        steps.append(taught(base, items))
+        return step(run, items, **more)
+
+    monkeypatch.setattr(trainer, "_step", seen)
+    given = [
+        make_sample(base, 1, hint="Be brief."),
+        make_sample(base, 2, hint="Greet me.", version_age=config.max_version_age + 1),
+        make_sample(base, 3, hint="No lists."),
+    ]
+    settings = replace(config, max_steps=2, reanswer_hints="collected")
+    result, _ = job(base, model, given, settings)
+    assert result.dropped == {2: "stale"}
+    assert steps[1:] == [["No lists.\nBe brief.", "Be brief.\nNo lists."]]
+
+
+def test_collected_hints_stand_before_the_candidate_that_was_chosen(
+    base: Base, config: TrainConfig
+) -> None:
+    given = [
+        make_sample(base, 1, hint="No lists."),
+        make_sample(base, 2, hint="Be brief.", other_hints=["One word."]),
+    ]
+    items, _ = prepare(base, given, config, baseline=Baseline())
+    (other_prompt,) = items[1].other_prompts_ids
+    chosen = replace(items[1], teacher_prompt_ids=other_prompt, other_prompts_ids=())
+    assert taught(base, under_collected(base, [chosen], given, config)) == ["No lists.\nOne word."]
+
+
+@pytest.mark.parametrize("which", ["own", "collected"])
+def test_a_steps_length_goes_by_the_effect_of_what_it_teaches(
+    base: Base, model: PeftModel, config: TrainConfig, monkeypatch: pytest.MonkeyPatch, which: Any
+) -> None:
+    effects: list[float | None] = []
+    step = trainer._step
+
+    def seen(run: Any, items: Sequence[Item], **more: Any) -> float | None:
+        effects.append(run.effect)
+        return step(run, items, **more)
+
+    monkeypatch.setattr(trainer, "_step", seen)
+    given = [make_sample(base, 1, hint="Be brief."), make_sample(base, 2, hint="Greet me.")]
+    job(base, model, given, replace(config, max_steps=2, reanswer_hints=which))
+    rated, again = effects
+    assert rated
+    assert again
+    assert (rated == again) is (which == "own")
