@@ -308,5 +308,6 @@ def drift(group: Cells) -> str:
 
 
 def seconds(group: Cells) -> str:
-    taken = [update["seconds"] for cell in group for update in cell["updates"]]
+    updates = [update for cell in group for update in cell["updates"]]
+    taken = [u["seconds"] for u in updates if u["seconds"] is not None]  # None: it was paused
     return f"{statistics.median(taken):.0f}" if taken else "–"

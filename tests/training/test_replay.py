@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -45,6 +45,27 @@ def test_of_an_older_reply_one_hint_is_chosen_again(
     assert chosen.count(99) == 1
 
 
+@dataclass(frozen=True)
+class Step:
+    phase: str
+    items: Sequence[Item]
+    effect: float | None  # of the hints, which its length goes by
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
+    """What each optimizer step of a job is given."""
+    found: list[Step] = []
+    step = trainer._step
+
+    def seen(run: Any, items: Sequence[Item], *, phase: str, began: float) -> float | None:
+        found.append(Step(phase, items, run.effect))
+        return step(run, items, phase=phase, began=began)
+
+    monkeypatch.setattr(trainer, "_step", seen)
+    return found
+
+
 def taught(base: Base, items: Sequence[Item]) -> list[str]:
     """What stands under the marker in each teacher's prompt."""
     texts = [base.tokenizer.decode(item.teacher_prompt_ids) for item in items]
@@ -76,16 +97,8 @@ def test_without_others_or_without_room_the_own_hint_stays(base: Base, config: T
 
 @pytest.mark.parametrize("which", ["own", "collected"])
 def test_reanswers_are_distilled_under_own_or_collected_hints(
-    base: Base, model: PeftModel, config: TrainConfig, monkeypatch: pytest.MonkeyPatch, which: Any
+    base: Base, model: PeftModel, config: TrainConfig, steps: list[Step], which: Any
 ) -> None:
-    steps: list[tuple[str, list[str]]] = []
-    step = trainer._step
-
-    def seen(run: Any, items: Sequence[Item], *, phase: str, began: float) -> float | None:
-        steps.append((phase, taught(base, items)))
-        return step(run, items, phase=phase, began=began)
-
-    monkeypatch.setattr(trainer, "_step", seen)
     given = [make_sample(base, 1, hint="Be brief."), make_sample(base, 2, hint="Greet me.")]
     older = make_sample(base, 0, hint="No lists.")
     job(base, model, given, replace(config, max_steps=2, reanswer_hints=which), replay=[older])
@@ -94,20 +107,13 @@ def test_reanswers_are_distilled_under_own_or_collected_hints(
     if which == "collected":
         again = ["No lists.\nGreet me.\nBe brief.", "No lists.\nBe brief.\nGreet me."]
         again.append("Be brief.\nGreet me.\nNo lists.")
-    assert steps == [("rated", own), ("reanswer", again)]
+    assert [step.phase for step in steps] == ["rated", "reanswer"]
+    assert [taught(base, step.items) for step in steps] == [own, again]
 
 
 def test_a_dropped_hint_is_not_collected(
-    base: Base, model: PeftModel, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+    base: Base, model: PeftModel, config: TrainConfig, steps: list[Step]
 ) -> None:
-    steps: list[list[str]] = []
-    step = trainer._step
-
-    def seen(run: Any, items: Sequence[Item], **more: Any) -> float | None:
-        steps.append(taught(base, items))
-        return step(run, items, **more)
-
-    monkeypatch.setattr(trainer, "_step", seen)
     given = [
         make_sample(base, 1, hint="Be brief."),
         make_sample(base, 2, hint="Greet me.", version_age=config.max_version_age + 1),
@@ -116,7 +122,7 @@ def test_a_dropped_hint_is_not_collected(
     settings = replace(config, max_steps=2, reanswer_hints="collected")
     result, _ = job(base, model, given, settings)
     assert result.dropped == {2: "stale"}
-    assert steps[1:] == [["No lists.\nBe brief.", "Be brief.\nNo lists."]]
+    assert taught(base, steps[1].items) == ["No lists.\nBe brief.", "Be brief.\nNo lists."]
 
 
 def test_collected_hints_stand_before_the_candidate_that_was_chosen(
@@ -134,19 +140,11 @@ def test_collected_hints_stand_before_the_candidate_that_was_chosen(
 
 @pytest.mark.parametrize("which", ["own", "collected"])
 def test_a_steps_length_goes_by_the_effect_of_what_it_teaches(
-    base: Base, model: PeftModel, config: TrainConfig, monkeypatch: pytest.MonkeyPatch, which: Any
+    base: Base, model: PeftModel, config: TrainConfig, steps: list[Step], which: Any
 ) -> None:
-    effects: list[float | None] = []
-    step = trainer._step
-
-    def seen(run: Any, items: Sequence[Item], **more: Any) -> float | None:
-        effects.append(run.effect)
-        return step(run, items, **more)
-
-    monkeypatch.setattr(trainer, "_step", seen)
     given = [make_sample(base, 1, hint="Be brief."), make_sample(base, 2, hint="Greet me.")]
     job(base, model, given, replace(config, max_steps=2, reanswer_hints=which))
-    rated, again = effects
+    rated, again = (step.effect for step in steps)
     assert rated
     assert again
     assert (rated == again) is (which == "own")
