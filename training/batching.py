@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 
 import torch
 from torch import Tensor
@@ -87,12 +88,8 @@ def shared_length(prompts: Sequence[Sequence[int]]) -> int:
     """How many first tokens of the prompts are to be read once for all of them: as many as are the
     same, but for each prompt's last, whose output differs by what follows; 0 if it is not worth it.
     """
-    first, last = (
-        min(map(tuple, prompts)),
-        max(map(tuple, prompts)),
-    )  # what these two share, all share
     most = min(len(prompt) for prompt in prompts) - 1
-    same = next((i for i in range(most) if first[i] != last[i]), most)
+    same = min(most, len(commonprefix([tuple(ids) for ids in prompts])))  # noqa: RUF071 - no paths
     return same if same * (len(prompts) - 1) >= WORTH_SHARING else 0
 
 

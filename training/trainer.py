@@ -105,6 +105,8 @@ def _with_examples(
 ) -> list[Sample]:
     """All of them, demonstrations beside; a reply of the job that cannot train is none either."""
     known = [*replay, *samples]
+    if not config.demonstrations:
+        return known
     _, unfit = prepare(base, samples, config, baseline=Baseline())
     liked = [sample for sample in known if sample.id not in unfit]
     return with_demonstrations(base, model, known, liked, config)
@@ -220,9 +222,8 @@ def _reanswer(
     """Answer, distill, repeat. Returns why it ended. `known`: whose hints can be collected."""
     config = run.config
     if config.reanswer_hints == "collected":
-        taught = {
-            item.sample_id for item in (*hinted, *replayed)
-        }  # what was dropped teaches nobody
+        # What was dropped teaches nobody.
+        taught = {item.sample_id for item in (*hinted, *replayed)}
         known = [sample for sample in known if sample.id in taught]
         hinted = under_collected(run.base, hinted, known, config)
         replayed = under_collected(run.base, replayed, known, config)
