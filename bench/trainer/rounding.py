@@ -1,10 +1,11 @@
 """What it saves to round frozen weights to bf16 once: a pass with its gradient, and re-answers.
+And what plain products save in the attention of such a pass.
 
     PYTHONPATH=. python bench/trainer/rounding.py --base var/models/SmolLM2-135M-Instruct
 
-For CPUs with bf16. Both ways take turns; a ratio is of one pair of turns, above 1 where rounding
-once takes less CPU time, which other work on the machine changes least. One torch thread, four
-sequences of 40 + 56 random tokens, as a job has.
+For CPUs with bf16. Both ways take turns; a ratio is of one pair of turns, above 1 where ours takes
+less CPU time, which other work on the machine changes least. One torch thread, four sequences of
+40 + 56 random tokens, as a job has.
 """
 
 from __future__ import annotations
@@ -43,12 +44,21 @@ def reanswers(base: Base, model: PeftModel) -> None:
     )
 
 
-def anew(work: Callable[[Base, PeftModel], None], base: Base, model: PeftModel) -> None:
-    """The work as it was: every product rounds the weights that it needs."""
+Work = Callable[[Base, PeftModel], None]
+
+
+def rounding_anew(work: Work, base: Base, model: PeftModel) -> None:
+    """Every product rounds the weights that it needs."""
     with (
         mock.patch.object(Base, "lowered", Base.autocast),
         mock.patch("training.sampling.merged", lambda model, low: merged(model)),
     ):
+        work(base, model)
+
+
+def with_torchs_attention(work: Work, base: Base, model: PeftModel) -> None:
+    """As transformers has it by default."""
+    with mock.patch("training.forward.PLAIN_ATTENTION", 0):
         work(base, model)
 
 
@@ -67,20 +77,32 @@ def main() -> None:
     if base.autocast_dtype is None:
         raise SystemExit("this CPU has no bf16: nothing is rounded on it")
     model = attach(base, TrainConfig(), None)
-    for work in (a_pass, reanswers):
-        pairs = []
-        for turn in range(args.rounds + 1):
-            torch.manual_seed(turn)
-            once = seconds(lambda work=work: work(base, model))
-            torch.manual_seed(turn)
-            pairs.append((seconds(lambda work=work: anew(work, base, model)), once))
-        del pairs[0]  # the first one warms up
-        ratios = sorted(old / new for old, new in pairs)
-        old, new = (statistics.median(times) for times in zip(*pairs, strict=True))
-        print(
-            f"{work.__name__}: {old:.2f} CPU s, rounded once {new:.2f} s; "
-            f"{ratios[0]:.2f} - {statistics.median(ratios):.2f} - {ratios[-1]:.2f} times as fast"
-        )
+    compare(a_pass, rounding_anew, base, model, args.rounds)
+    compare(reanswers, rounding_anew, base, model, args.rounds)
+    compare(a_pass, with_torchs_attention, base, model, args.rounds)
+
+
+def compare(
+    work: Work,
+    other: Callable[[Work, Base, PeftModel], None],
+    base: Base,
+    model: PeftModel,
+    rounds: int,
+) -> None:
+    """Prints the seconds of the work as it is and the other way."""
+    pairs = []
+    for turn in range(rounds + 1):
+        torch.manual_seed(turn)
+        ours = seconds(lambda: work(base, model))
+        torch.manual_seed(turn)
+        pairs.append((seconds(lambda: other(work, base, model)), ours))
+    del pairs[0]  # the first one warms up
+    ratios = sorted(old / new for old, new in pairs)
+    old, new = (statistics.median(times) for times in zip(*pairs, strict=True))
+    print(
+        f"{work.__name__}, {other.__name__}: {old:.2f} CPU s, ours {new:.2f} s; "
+        f"{ratios[0]:.2f} - {statistics.median(ratios):.2f} - {ratios[-1]:.2f} times as fast"
+    )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
@@ -10,10 +13,11 @@ from peft import PeftModel
 from torch import Tensor
 
 from tests.training.conftest import job, samples
+from training import forward
 from training.adapters import merged
 from training.base import Base
 from training.config import TrainConfig
-from training.forward import response_logprobs
+from training.forward import response_hidden, response_logprobs
 
 
 @pytest.fixture
@@ -53,6 +57,52 @@ def both_ways(half: Base, model: PeftModel) -> list[list[Tensor]]:
         grads = [p.grad.clone() for p in model.parameters() if p.grad is not None]
         found.append([logits.detach(), *grads])
     return found
+
+
+def test_attention_by_plain_products_walks_back_alike(half: Base, model: PeftModel) -> None:
+    for name, value in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(value, std=0.02)
+    pairs = [([5, 6, 7], [8, 9, 10]), ([11, 12], [13])]  # of other lengths: one is padded
+    exact = replace(half, autocast_dtype=None)
+    ways = {}
+    for way, one, most in (("plain", half, 192), ("torch's", half, 0), ("exact", exact, 192)):
+        model.zero_grad()
+        with mock.patch.object(forward, "PLAIN_ATTENTION", most), seeing_attention(half) as seen:
+            hidden_NH = response_hidden(one, model, pairs).float()
+            hidden_NH[:, ::2].sum().backward()  # not of all: the last norm keeps their length
+        grads = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        ways[way] = seen.pop(), torch.cat(grads)
+    names, gradients = zip(*ways.values(), strict=True)
+    assert names == ("eager", "sdpa", "sdpa")
+    assert half.model.config._attn_implementation == "sdpa"
+    plain, torchs, exactly = gradients
+    assert not torch.equal(plain, torchs)
+    off, torchs_off = ((one - exactly).norm() / exactly.norm() for one in (plain, torchs))
+    assert 0 < off < 2 * torchs_off < 0.1
+
+
+def test_attention_is_torchs_where_nothing_is_walked_back(half: Base, model: PeftModel) -> None:
+    with torch.no_grad(), seeing_attention(half) as seen:
+        response_hidden(half, model, [([5, 6], [7, 8])])
+    assert seen == ["sdpa"]
+    with pytest.raises(IndexError):
+        response_hidden(half, model, [([half.model.config.vocab_size], [5, 6])])
+    assert half.model.config._attn_implementation == "sdpa"
+
+
+@contextmanager
+def seeing_attention(base: Base) -> Iterator[list[str]]:
+    """The implementation that each pass runs with."""
+    seen: list[str] = []
+    decoder = base.model.get_decoder()
+    hook = decoder.register_forward_pre_hook(
+        lambda *_: seen.append(base.model.config._attn_implementation)
+    )
+    try:
+        yield seen
+    finally:
+        hook.remove()
 
 
 def test_the_exact_weights_stay_as_they_are(half: Base, model: PeftModel) -> None:
