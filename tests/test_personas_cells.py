@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from bench.personas.cell import Cell, Lab, all_questions, questions_for
+from bench.personas.cell import HERE, Cell, Lab, all_questions, questions_for
 from bench.personas.people import PEOPLE
-from bench.personas.recipes import RECIPES, settings
-from bench.personas.report import chance, gains, longest, table, write_png
+from bench.personas.recipes import RECIPES, made_with
+from bench.personas.report import chance, gains, longest, sooner, table, three, write_png
 from bench.personas.run import done_cells, is_done
 from bench.personas.sft import sft_update
 from rollouts.types import BASE, Message, Policy, Rollout, Sample, SamplingParams
@@ -101,6 +101,23 @@ def test_a_chip_says_what_the_product_says_for_it() -> None:
     assert chips == {slug: hints[slug] for slug in chips}
 
 
+def test_sft_learns_answers_that_keep_the_wish_or_none(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = cell_of(stage, "sft")
+    wrong = [sample for sample in cell.rate(0, 4) if sample.hint]
+    assert len(wrong) == 2
+    assert len(found := cell.corrected(wrong)) == 2
+    assert {sample.id for sample in found} == {sample.id for sample in wrong}
+    assert all(sample.response_ids == stage.base.encode(GREETING) for sample in found)
+    stage.asked = 0
+    by_itself = stage.reply
+    monkeypatch.setattr(stage, "reply", lambda prompt, number: by_itself([prompt[0]], number))
+    monkeypatch.setattr(f"{__name__}.HINT", "no prompt holds this")
+    assert [sample.id for sample in cell.corrected(wrong)] == [wrong[1].id]  # every other greets
+    assert stage.asked == 8  # tries at the one that never does
+
+
 def test_of_two_wishes_each_is_counted(stage: Stage) -> None:
     cell = Cell(stage, RECIPES["base"], PEOPLE["greets+short"], 0)
     found = cell.run(0, with_gate=False)["evals"]["0"]
@@ -117,11 +134,8 @@ def test_before_the_first_update_a_reply_is_what_it_was(stage: Stage) -> None:
 def test_a_row_says_what_it_was_made_with(stage: Stage) -> None:
     row = cell_of(stage, "openclaw-binary").run(8, with_gate=False)
     assert row["dtype"] == "fp32"
-    assert row["config"]["method"] == "binary"
-    assert row["config"]["loss_mean"] == "replies"
-    assert "rank" not in row["config"]  # the default
-    made = TrainConfig(**row["config"])
-    assert made == RECIPES["openclaw-binary"].config
+    assert row["made_with"]["batch"] == 16
+    assert TrainConfig(**row["made_with"]["config"]) == RECIPES["openclaw-binary"].config
     assert json.loads(json.dumps(row)) == row
 
 
@@ -143,18 +157,50 @@ def test_a_cell_that_ran_again_with_more_turns_counts_once(tmp_path: Path) -> No
     assert "| short | opd | 2 |" in table(found)
 
 
-def test_a_row_of_other_settings_is_not_done(tmp_path: Path) -> None:
-    now = settings(RECIPES["opd"])
-    old = row_of(config={**now, "lr": 1e-3}, turns=64)
+def test_a_row_of_another_recipe_than_todays_is_not_done(tmp_path: Path) -> None:
+    now = made_with(RECIPES["opd"])
     path = tmp_path / "cells.jsonl"
-    assert done_cells(written(path, old)) == []
+    for other in ({**now, "batch": 16}, {**now, "config": {**now["config"], "lr": 1e-3}}):
+        assert done_cells(written(path, row_of(made_with=other, turns=64))) == []
     assert done_cells(written(path, row_of())) == [row_of()]  # it says nothing of its settings
-    new = row_of(config=now)
-    assert done_cells(written(path, new, old)) == [new]
+    older = {name: value for name, value in now["config"].items() if name != "demonstrations"}
+    new = row_of(made_with={**now, "config": older})  # that setting came later, as a choice
+    assert done_cells(written(path, new)) == [new]
+    shown = row_of("opd-shown", made_with={**now, "config": older})
+    assert done_cells(written(path, shown)) == []
     args = Namespace(turns=16, held_out=2)
     assert is_done(new, args)
     assert not is_done(new, Namespace(turns=32, held_out=2))
     assert not is_done(new, Namespace(turns=16, held_out=96))
+
+
+def test_the_published_rows_are_of_todays_recipes() -> None:
+    path = HERE / "results" / "cells.jsonl"
+    assert len(done_cells(path)) == len(path.read_text(encoding="utf-8").splitlines())
+
+
+def test_never_is_later_than_every_turn() -> None:
+    tried = {"updates": [{"seconds": 1.0}]}
+    rows = [row_of(seed=0, three=11, **tried), row_of(seed=1, **tried)]
+    assert three(rows) == "never in 16"  # the median of 11 and never
+    assert three([*rows, row_of(seed=2, three=5, turns=32, **tried)]) == "11, 1 never in 16"
+    assert three([row_of("memory")]) == "never in 16"  # it learns nothing, but its turns are rated
+    assert three([row_of("base")]) == "–"
+
+
+def test_ours_stands_beside_the_best_of_upstreams() -> None:
+    rows = [
+        row_of(three=11), row_of("openclaw-opd", turns=32), row_of("openclaw-hybrid", turns=32),
+        row_of(person="plain", three=4), row_of("openclaw-opd", person="plain", three=16),
+        row_of("openclaw-hybrid", person="plain", three=8),
+        row_of(person="asks"), row_of("openclaw-opd", person="asks", three=8),
+        row_of(person="emoji", three=3),
+    ]  # fmt: skip
+    lines = sooner(rows)
+    assert "| asks | never in 16 | 8 | openclaw-opd | – |" in lines
+    assert "| plain | 4 | 8 | openclaw-hybrid | 0.50 |" in lines
+    assert "| short | 11 | never in 32 | openclaw-hybrid | below 0.34 |" in lines
+    assert len(lines) == 2 + 2 + 3
 
 
 def test_the_table_says_when_its_rows_mix_precisions() -> None:
@@ -176,6 +222,15 @@ def thumbed(seed: int, before: list[int], after: list[int]) -> dict[str, Any]:
 def test_a_gain_is_paired_by_question_over_seeds() -> None:
     rows = [thumbed(0, [0, 0, 1], [1, 0, 0]), thumbed(1, [0, 1, 0], [1, 1, 0])]
     assert gains(rows) == [1.0, 0.0, -0.5]
+
+
+def test_a_gain_is_paired_by_question_where_more_were_asked() -> None:
+    """Half of the questions to who wants lists for recipes are recipes, however many are asked."""
+    rows = [
+        {**thumbed(0, [0, 0], [1, 0]), "person": "recipes"},  # a question, a recipe
+        {**thumbed(1, [0, 0, 1, 1], [1, 1, 0, 1]), "person": "recipes"},  # two of each
+    ]
+    assert gains(rows) == [1.0, -0.5]
 
 
 def test_chance_is_the_share_of_resamples_without_a_gain() -> None:
@@ -246,7 +301,7 @@ def test_plain_sft_goes_on_where_a_clipped_surrogate_would_stop(base: Base, tmp_
         response_ids=base.encode("Hello! Boil water."), rollout_logprobs=None, temperature=0.7,
         template_hash=base.template_hash, reward=-1.0, hint=None, correction=None,
     )  # fmt: skip
-    config = replace(RECIPES["sft"].config, lr=3e-3)
+    config = replace(RECIPES["sft"].config, lr=3e-3, reward_epochs=3)
     pair = (sample.prompt_ids, sample.response_ids)
     first = float(-response_logprobs(base, base.model, pair).mean())
     losses, parent = [], None
@@ -255,7 +310,7 @@ def test_plain_sft_goes_on_where_a_clipped_surrogate_would_stop(base: Base, tmp_
         losses += sft_update(base, [sample], config, parent=parent, out=out)
         parent = out
     assert losses[0] == pytest.approx(first, rel=1e-5)
-    assert len(losses) == 4 * 3  # three passes each
+    assert len(losses) == 4 * 3
     assert all(after < before for before, after in pairwise(losses))
     beyond = next(n for n, loss in enumerate(losses) if first - loss > log(1.28))
     assert beyond < len(losses) - 3

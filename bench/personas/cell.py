@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.personas.people import Answer, Person
-from bench.personas.recipes import Recipe, settings
+from bench.personas.recipes import Recipe, made_with
 from bench.personas.rival import trl_update
 from bench.personas.sft import sft_update
 from rollouts.engines.base import Engine
@@ -32,6 +32,7 @@ from training.trainer import train
 
 HERE = Path(__file__).parent
 MAX_TOKENS, TEMPERATURE, HELD_OUT = 160, 0.7, 24
+TRIES = 8  # at a corrected answer
 FIRST = 48  # questions that are rated before the others
 EVALS = (0, 4, 8, 16, 32, 64)
 
@@ -152,7 +153,7 @@ class Cell:
             "person": self.person.name,
             "seed": self.seed,
             "turns": turns,
-            "config": settings(self.recipe),
+            "made_with": made_with(self.recipe),
             "dtype": "fp32" if self.lab.base.autocast_dtype is None else "bf16",
             "evals": evals,
             "three": three_in_a_row(self.passes),
@@ -269,21 +270,37 @@ class Cell:
         return sorted([*hinted, *liked], key=lambda sample: sample.id)
 
     def corrected(self, samples: Sequence[Sample]) -> list[Sample]:
-        """For plain SFT: a corrected answer to each disliked reply, of the base under its hint."""
+        """For plain SFT: a corrected answer to each disliked reply. It is the base's under the
+        hint, the first of up to TRIES that keeps the wish; where none does the turn is left out."""
         wrong = [sample for sample in samples if sample.hint]
-        prompts = [
-            hinted_messages(sample.messages, hint=sample.hint, correction=None) for sample in wrong
-        ]
-        replies = self.lab.ask(prompts, BASE, seed=self.seed * 10_000 + 7000) if prompts else []
-        return [
-            replace(
-                sample,
-                response_ids=reply.response_ids,
-                rollout_logprobs=reply.logprobs,
-                hint=None,
-            )
-            for sample, reply in zip(wrong, replies, strict=True)
-        ]
+        found: list[Sample] = []
+        for attempt in range(TRIES):
+            if not wrong:
+                break
+            prompts = [
+                hinted_messages(sample.messages, hint=sample.hint, correction=None)
+                for sample in wrong
+            ]
+            seed = self.seed * 10_000 + 7000 + 100 * attempt
+            replies = self.lab.ask(prompts, BASE, seed=seed)
+            pairs = list(zip(wrong, replies, strict=True))
+            kept = [
+                (sample, reply)
+                for sample, reply in pairs
+                if self.person.is_satisfied(answer_of(sample.messages[-1]["content"], reply))
+            ]
+            found += [
+                replace(
+                    sample,
+                    response_ids=reply.response_ids,
+                    rollout_logprobs=reply.logprobs,
+                    hint=None,
+                )
+                for sample, reply in kept
+            ]
+            done = {sample.id for sample, _ in kept}
+            wrong = [sample for sample in wrong if sample.id not in done]
+        return found
 
     def first(self) -> dict[str, Any]:
         """Before any rating every recipe but "hinted" is the base model: answered once."""

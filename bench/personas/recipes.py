@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from training.config import TrainConfig
@@ -39,9 +39,9 @@ def recipe(
     batch: int = 8,
     counts_unhinted: bool = True,
     rate: float | None = None,
-    **fields: Any,
+    **chosen: Any,
 ) -> Recipe:
-    config = TrainConfig(**{"train_seconds": 1e6, **fields})  # its time is measured, not limited
+    config = TrainConfig(**{"train_seconds": 1e6, **chosen})  # its time is measured, not limited
     return Recipe(
         name=name,
         learns=learns,
@@ -54,11 +54,11 @@ def recipe(
     )
 
 
-def settings(recipe: Recipe) -> dict[str, Any]:
-    """The method, and what differs from the defaults: what a row says it was made with."""
-    usual = json.loads(TrainConfig().to_json())
-    own = json.loads(recipe.config.to_json())
-    return {name: own[name] for name in own if name == "method" or own[name] != usual[name]}
+def made_with(recipe: Recipe) -> dict[str, Any]:
+    """All that makes the recipe: what a row says it was made with."""
+    own = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
+    del own["name"]
+    return {**own, "config": json.loads(recipe.config.to_json())}
 
 
 # OpenClaw-RL's defaults (arXiv 2603.10165 and its scripts): raw +-1 as the advantage, no baseline,
@@ -117,7 +117,7 @@ RECIPES = {
         recipe("binary", method="binary", **THUMBS),
         recipe("kto", method="kto", **THUMBS),
         recipe("apo_zero_unpaired", method="apo_zero_unpaired", **THUMBS),
-        recipe("sft", learns="sft", lr=3e-4, reward_epochs=3),
+        recipe("sft", learns="sft", reward_epochs=8),  # as many steps as opd, at its rate
         *(
             recipe(f"TRL {method}{name}", learns="trl", method=method, words=False, rate=rate)
             for method in ("kto", "apo_zero_unpaired")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import tempfile
@@ -14,14 +15,18 @@ import plotly.graph_objects as go
 from playwright.sync_api import sync_playwright
 from plotly.subplots import make_subplots
 
+from bench.personas.cell import questions_for
+from bench.personas.people import PEOPLE
 from bench.personas.recipes import RECIPES
 from tests.prepare import chromium
+from training.config import TrainConfig
 
 Cells = Sequence[dict[str, Any]]
 REACHABLE = 0.7  # what the hinted base satisfies of a wish that its student can be asked for
 GAIN = 0.3  # by how much more than the base, where a hint says something
 DRAWS = 10_000  # of the bootstrap
 SHARE = "satisfied"
+DEFAULT = "opd"  # what the product does unless told otherwise
 COLUMNS = 3
 
 
@@ -64,11 +69,13 @@ def table(cells: Cells) -> str:
         "Made by `make bench-personas`; each figure is `satisfied / nll` on held-out questions,",
         "the median over seeds with its range. No update comes before the first full batch.",
         "`openclaw-*` are rebuilt from formulas: bench/personas/recipes.py says what differs.",
+        "Updates had no time limit; a job of the product begins no set of re-answers that would",
+        f"end after {TrainConfig().train_seconds:.0f} s. `never in N`: not within N rated turns.",
         *arithmetic(cells),
         "",
         *grid([*head, "s per update"], rows),
     ]
-    parts = [*means(cells, turns), leaks(cells), thumbs(cells), health(cells)]
+    parts = [*means(cells, turns), sooner(cells), leaks(cells), thumbs(cells), health(cells)]
     return "\n".join([*lines, *(line for part in parts if part for line in ["", *part])]) + "\n"
 
 
@@ -115,7 +122,8 @@ def mean_over(cells: Cells, turns: Sequence[int], people: Sequence[str], which: 
         for n in turns:
             each = [middle(values(of(group, person=p), n, SHARE)) for p in ran]
             known = [value for value in each if value is not None]
-            row.append(f"{statistics.fmean(known):.2f}" if known else "–")
+            of_them = f" (of {len(known)})" if len(known) < len(ran) else ""
+            row.append(f"{statistics.fmean(known):.2f}{of_them}" if known else "–")
         rows.append(row)
     return [
         f"Mean satisfied over the people {which}",
@@ -123,6 +131,30 @@ def mean_over(cells: Cells, turns: Sequence[int], people: Sequence[str], which: 
         "",
         *grid(["recipe", "people", *(f"{n} turns" for n in turns)], rows),
     ]
+
+
+def sooner(cells: Cells) -> list[str]:
+    """Rated turns until three in a row: ours against the best of upstream's, person by person."""
+    rows = []
+    for person in sorted({cell["person"] for cell in cells}):
+        group = of(cells, person=person)
+        ours = of(group, recipe=DEFAULT)
+        names = sorted({c["recipe"] for c in group if c["recipe"].startswith("openclaw-")})
+        if not ours or not names:
+            continue
+        best = min(names, key=lambda name: turns_to_three(of(group, recipe=name)))
+        theirs = of(group, recipe=best)
+        mine, other = turns_to_three(ours), turns_to_three(theirs)
+        if math.isinf(mine):
+            ratio = "–"
+        elif math.isinf(other):
+            ratio = f"below {mine / horizon(theirs):.2f}"
+        else:
+            ratio = f"{mine / other:.2f}"
+        rows.append([person, three(ours), three(theirs), best, ratio])
+    said = f"Rated turns until three in a row, `{DEFAULT}` against the best of upstream's recipes:"
+    head = ["person", DEFAULT, "upstream", "which", "ratio"]
+    return [said, "", *grid(head, rows)] if rows else []
 
 
 def leaks(cells: Cells) -> list[str]:
@@ -164,18 +196,22 @@ def thumbs(cells: Cells) -> list[str]:
 def gains(group: Cells) -> list[float]:
     """Of each held-out question, the mean over seeds of passed at the last turn minus at 0.
 
-    Where seeds were asked different numbers of questions, of those that all were asked.
+    Where seeds were asked different questions, of those that all were asked.
     """
-    pairs = [(cell["evals"]["0"]["passed"], cell["evals"][last(cell)]["passed"]) for cell in group]
-    seeds = [[then - now for now, then in zip(*pair, strict=True)] for pair in pairs]
-    return [statistics.fmean(each) for each in zip(*seeds, strict=False)]
+    seeds = []
+    for cell in group:
+        now, then = cell["evals"]["0"]["passed"], cell["evals"][last(cell)]["passed"]
+        _, questions = questions_for(PEOPLE[cell["person"]], cell["seed"], len(now))
+        triples = zip(questions, now, then, strict=True)
+        seeds.append({question: after - before for question, before, after in triples})
+    common = [question for question in seeds[0] if all(question in each for each in seeds)]
+    return [statistics.fmean(each[question] for each in seeds) for question in common]
 
 
 def chance(differences: Sequence[float], *, draws: int = DRAWS, seed: int = 0) -> float:
     """p of the mean being above 0 by chance: a one-sided bootstrap over questions.
 
-    (b + 1) / (draws + 1), where b resamples have a mean of 0 or less (Davison and Hinkley 1997,
-    eq. 4.11): never 0.
+    (b + 1) / (draws + 1), where b resamples have a mean of 0 or less: never 0.
     """
     dice = random.Random(seed)
     count = len(differences)
@@ -291,12 +327,30 @@ def at(group: Cells, turns: int) -> str:
 
 
 def three(group: Cells) -> str:
-    found = [cell["three"] for cell in group]
-    known = [number for number in found if number is not None]
-    if not known:
-        return "never" if any(cell["updates"] for cell in group) else "–"
-    never = f", {len(found) - len(known)} never" if len(known) < len(found) else ""
-    return f"{statistics.median(known):.0f}{never}"
+    """The median over seeds; one that never had three in a row counts as later than all turns."""
+    ran = [cell for cell in group if rates(cell)]
+    if not ran:
+        return "–"
+    median = turns_to_three(ran)
+    if math.isinf(median):
+        return f"never in {horizon(ran)}"
+    never = sum(cell["three"] is None for cell in ran)
+    return f"{median:.0f}" + (f", {never} never in {horizon(ran)}" if never else "")
+
+
+def turns_to_three(group: Cells) -> float:
+    return statistics.median(cell["three"] or math.inf for cell in group)
+
+
+def horizon(group: Cells) -> int:
+    """The fewest rated turns of those that never had three in a row."""
+    return min(int(cell["turns"]) for cell in group if cell["three"] is None)
+
+
+def rates(cell: dict[str, Any]) -> bool:
+    """Whether turns were rated: the base, and the base with the hints, are only asked."""
+    recipe = RECIPES.get(cell["recipe"])
+    return recipe is None or recipe.learns not in ("nothing", "hinted")
 
 
 def drift(group: Cells) -> str:

@@ -18,6 +18,7 @@ from training.config import TrainConfig
 
 PROGRAM = Path(__file__).parent / "with_trl.py"
 EPOCHS = 3  # Trainer's default
+OUR_STEPS = 8  # that our `kto` makes of eight ratings; with our rate TRL makes as many, all alike
 
 
 def trl_update(
@@ -31,8 +32,9 @@ def trl_update(
 ) -> int:
     """Train `parent`'s adapter, or a fresh one, on thumbs; returns the optimizer steps.
 
-    The adapter is written to `out`. `lr` None is TRL's default. Raises CalledProcessError with
-    TRL's own words on stderr.
+    The adapter is written to `out`. `lr` None is TRL's default: its rate, falling to 0 in three
+    epochs. A rate of ours comes with our schedule: constant, in as many steps as ours. Adam begins
+    anew either way. Raises CalledProcessError with TRL's own words on stderr.
     """
     make_trl_venv()
     with tempfile.TemporaryDirectory() as folder:
@@ -49,7 +51,7 @@ def trl_update(
             "out": str(out),
             "loss": config.method,
             "lr": lr,
-            "epochs": EPOCHS,
+            "epochs": EPOCHS if lr is None else OUR_STEPS,  # all ratings are one batch
             "seed": config.seed,
             "rows": [
                 {

@@ -29,12 +29,13 @@ from typing import Any
 
 from bench.personas.cell import HELD_OUT, HERE, Cell, Lab
 from bench.personas.people import PEOPLE
-from bench.personas.recipes import QUICK, RECIPES, settings
+from bench.personas.recipes import QUICK, RECIPES, made_with
 from bench.personas.report import write_report
 from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
 from tests.realstack import new_stack
 from training.base import load_base
+from training.config import TrainConfig
 
 FIRST_STAGE = ("short", "greets", "recipes")
 QUICK_TURNS, QUICK_GAIN = 8, 0.25
@@ -49,9 +50,17 @@ def done_cells(path: Path) -> list[dict[str, Any]]:
 
 
 def is_present(row: dict[str, Any]) -> bool:
-    """Whether it was made with its recipe's settings of today. Rows that name none are taken."""
+    """Whether it was made with its recipe as it is today. Settings that came later were, in older
+    rows, what they are by default; the oldest rows name no settings, and are taken."""
     recipe = RECIPES.get(row["recipe"])
-    return recipe is None or row.get("config") in (None, settings(recipe))
+    if recipe is None or "made_with" not in row:
+        return True
+    now, then = made_with(recipe), row["made_with"]
+    usual = json.loads(TrainConfig().to_json())
+    return {**now, "config": None} == {**then, "config": None} and now["config"] == {
+        **usual,
+        **then["config"],
+    }
 
 
 def is_done(row: dict[str, Any], args: argparse.Namespace) -> bool:

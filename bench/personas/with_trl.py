@@ -1,7 +1,8 @@
 """One update of TRL's KTOTrainer on rated replies. Run by bench/trainer/.venv, which has TRL.
 
 Told in a file of JSON: `base` and `parent` (folders), `out`, `loss` (kto or apo_zero_unpaired),
-`lr` (None: TRL's default), `epochs`, `seed`, and `rows` of prompt_ids, response_ids and liked.
+`lr` (None: TRL's default; a number stays constant), `epochs`, `seed`, and `rows` of prompt_ids,
+response_ids and liked.
 Sampled ids train as they are: TRL's own preparation, which would tokenise text anew, is left out.
 All else is TRL's default.
 """
@@ -56,7 +57,8 @@ def main() -> None:
 
 
 def arguments(told: dict[str, Any], folder: str) -> KTOConfig:
-    chosen = {} if told["lr"] is None else {"learning_rate": told["lr"]}
+    rate = told["lr"]
+    chosen = {} if rate is None else {"learning_rate": rate, "lr_scheduler_type": "constant"}
     return KTOConfig(
         output_dir=folder,
         loss_type=told["loss"],
@@ -80,7 +82,7 @@ def dataset(rows: list[dict[str, Any]], loss: str) -> Dataset:
         "completion_ids": replies,
         "label": [row["liked"] for row in rows],
     }
-    if loss == "kto":  # each prompt with its neighbour's reply, as TRL pairs them
+    if loss == "kto":  # each prompt with another's reply; TRL takes the one before
         columns["KL_completion_ids"] = [*replies[1:], replies[0]]
     return Dataset.from_dict(columns)
 
