@@ -18,9 +18,11 @@ REANSWER_HINTS = ("own", "collected")
 CHOOSABLE = (  # fields that a job may be queued with; the rest is the installation's
     "estimator", "topk", "topk_support", "topk_clip", "teacher", "hint_boost", "forward_share",
     "reanswer_hints", "demonstrations", "combine", "distill_weight", "reward_weight",
-    "anchor_weight", "clip_low", "clip_high", "importance_cap", "positive_cap", "negative_cap",
+    "anchor_weight", "clip_low", "clip_high", "importance_cap",
+    "negative_importance_cap", "positive_cap", "negative_cap", "reward_epochs", "reward_step",
     "kto_beta",
 )  # fmt: skip
+MOST_EPOCHS = 16  # that a job may be given
 CANDIDATES = 4  # liked replies that demonstrations are chosen from: the newest
 COLLECTED = 4  # hints of other replies that stand before a re-answer's own: the newest
 REPLAYED = 8  # of what earlier versions learned under hints, answered anew: the newest
@@ -58,7 +60,7 @@ class TrainConfig:
     max_version_age: int = 3  # older samples are dropped as stale; ART, TRL drop at 4
 
     # Distillation
-    teacher: str = "base"  # or "parent": distilled with the hint in its prompt, anchors without
+    teacher: str = "base"  # or "parent", the version before the job: who is shown the hint
     estimator: str = "full"  # of KL(policy || teacher): "full", "topk" or "token"
     topk: int = 4  # words of the support; OpenClaw-RL's second generation
     topk_support: str = "student"  # whose most likely words: "student" or "teacher"
@@ -83,6 +85,7 @@ class TrainConfig:
     clip_low: float = 0.2  # PPO epsilon (arXiv 1707.06347, eq. 7)
     clip_high: float = 0.28  # upper epsilon (DAPO, arXiv 2503.14476, eq. 10)
     importance_cap: float = 2.0  # truncated importance weight; slime, SDPO
+    negative_importance_cap: float = 1.0  # of pushes away: stale negatives break runs; ART
     baseline_rate: float = 0.1  # of the per-user running mean and variance
     sigma_floor: float = 0.5  # never divide by less: equal votes must not explode
     positive_cap: float = 1.0  # largest advantage
@@ -135,8 +138,12 @@ class TrainConfig:
     @property
     def distils_tokens(self) -> bool:
         """Whether hints teach through the sampled words alone, as an advantage of each."""
-        summed = self.method == "combine" and self.combine == "advantages"
-        return self.distils and (self.estimator == "token" or summed)
+        return self.distils and (self.estimator == "token" or self.sums_advantages)
+
+    @property
+    def sums_advantages(self) -> bool:
+        """Whether votes and hints teach through one advantage of each word (Gen-1 of combine)."""
+        return self.method == "combine" and self.combine == "advantages"
 
     @property
     def measures_effects(self) -> bool:
@@ -172,7 +179,9 @@ def check_chosen(fields: Mapping[str, object]) -> None:
     """Raises ValueError, saying what can be chosen, unless a job may be queued with these."""
     if strange := sorted(fields.keys() - set(CHOOSABLE)):
         raise ValueError(f"{', '.join(strange)}: a job is given {', '.join(CHOOSABLE)} alone")
-    TrainConfig.from_json(json.dumps(dict(fields)))
+    chosen = TrainConfig.from_json(json.dumps(dict(fields)))
+    if chosen.reward_epochs > MOST_EPOCHS:
+        raise ValueError(f"reward_epochs must be at most {MOST_EPOCHS}: each is a pass over all")
 
 
 def _fits(value: object, kind: str) -> bool:
@@ -193,7 +202,7 @@ _CHOICES = {
     "reanswer_hints": REANSWER_HINTS,
 }
 _POSITIVE = (
-    "reanswer_steps", "reward_epochs", "topk", "topk_clip", "kto_beta",
+    "reanswer_steps", "reward_epochs", "topk", "topk_clip", "kto_beta", "negative_importance_cap",
     "alpha", "lr", "batch_size", "max_steps", "train_seconds", "micro_batch_tokens", "max_tokens",
     "grad_clip", "rated_tokens", "reanswer_tokens", "reanswer_temperature", "importance_cap",
     "sigma_floor", "positive_cap", "negative_cap", "demonstration_tokens", "gate_tokens",

@@ -47,12 +47,13 @@ def response_hidden(base: Base, model: PeftModel | Any, pairs: Sequence[Pair]) -
 
 @contextmanager
 def _attention(base: Base, causal: Any, *, width: int) -> Iterator[None]:
-    """Attention by plain products where a graph is walked back through bf16 on a CPU: torch's own
-    is slow there, and the whole pass 1.2 times as fast without it (docs/LOG.md). Else torch's.
+    """Attention by plain products in bf16 on a CPU: torch's own is slow to walk back there, and a
+    pass with its gradient 1.2 times as fast without (docs/LOG.md). Passes without a gradient do the
+    same, so that a policy that has not moved has exactly its teacher's numbers. Else torch's.
     """
     usual = causal.config._attn_implementation
     in_bf16 = base.device == "cpu" and base.autocast_dtype is not None
-    is_plain = in_bf16 and torch.is_grad_enabled() and width <= PLAIN_ATTENTION
+    is_plain = in_bf16 and width <= PLAIN_ATTENTION
     causal.set_attn_implementation("eager" if is_plain else usual)
     try:
         yield

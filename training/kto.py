@@ -30,14 +30,19 @@ def kto_backward(
     items: Sequence[Item],
     config: TrainConfig,
     check: Callable[[], None],
+    *,
+    weights: tuple[float, float],
 ) -> float:
-    """Add the step's gradient to the adapter's, and return KTO's loss."""
+    """Add the step's gradient to the adapter's, and return KTO's loss.
+
+    `weights`: the job's for liked and disliked replies. A step's own would weigh a kind that it
+    happens to hold alone in full.
+    """
     is_fresh = _answers_as_base(model)
     reference = 0.0
     if config.method == "kto" and len(items) > 1 and not is_fresh:
         reference = _reference(base, model, items, config, check)
-    liked = sum(_is_liked(item) for item in items)
-    liked_weight, disliked_weight = kto_weights(liked, len(items) - liked)
+    liked_weight, disliked_weight = weights
     total = 0.0
     for group in micro_batches(items, max_tokens=config.micro_batch_tokens):
         check()
@@ -60,6 +65,12 @@ def kto_backward(
         hidden_NH.backward(weight_N1 * slope_NH)  # type: ignore[no-untyped-call]
         total += float(loss.detach())
     return total
+
+
+def weights_of(items: Sequence[Item]) -> tuple[float, float]:
+    """What liked and disliked replies weigh in a job on these items."""
+    liked = sum(_is_liked(item) for item in items)
+    return kto_weights(liked, len(items) - liked)
 
 
 def mismatched(items: Sequence[Item]) -> list[Item]:

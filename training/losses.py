@@ -38,12 +38,14 @@ def clipped_policy_loss(
     clip_low: float,
     clip_high: float,
     importance_cap: float,
+    negative_importance_cap: float,
     tokens: int | Tensor,
 ) -> Tensor:
     """L = -1/n sum_t w_t min(r_t A_t, clip(r_t, 1 - e_low, 1 + e_high) A_t), a scalar.
 
     r_t = pi(y_t) / pi_prox(y_t) and w_t = min(pi_prox(y_t) / mu(y_t), C), no gradient through w:
     the clip bounds the step, the truncated weight corrects for an older version having sampled.
+    C is `importance_cap`, and `negative_importance_cap` where A_t < 0.
     PPO, arXiv 1707.06347, eq. 7; decoupled behaviour policy, arXiv 2110.00641, eq. 2; truncation
     as in IMPALA, arXiv 1802.01561.
     """
@@ -52,7 +54,8 @@ def clipped_policy_loss(
     log_weight_N = torch.where(mask_N, (proximal_logprobs_N - rollout_logprobs_N).detach(), zero_N)
     advantages_N = torch.where(mask_N, advantages_N, zero_N)
     ratio_N = log_ratio_N.exp()
-    weight_N = log_weight_N.exp().clamp(max=importance_cap)
+    cap_N = torch.where(advantages_N < 0, negative_importance_cap, importance_cap)
+    weight_N = torch.minimum(log_weight_N.exp(), cap_N)
     clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
     surrogate_N = torch.minimum(ratio_N * advantages_N, clipped_N * advantages_N)
     return -masked_sum(weight_N * surrogate_N / tokens, mask_N)

@@ -66,7 +66,7 @@ class Counts:
 def counts_of(items: Sequence[Item], config: TrainConfig) -> Counts:
     """All of the step for each part; with two combined losses each part's own."""
     counted = sum(_counted(item, config) for item in items)
-    if config.method != "combine" or config.distils_tokens:
+    if config.method != "combine" or config.sums_advantages:
         return Counts(distilled=counted, rewarded=counted, anchored=counted)
     distilled = sum(_counted(item, config) for item in items if item.is_hinted)
     rewarded = sum(_counted(item, config) for item in items if item.advantage is not None)
@@ -139,8 +139,8 @@ def loss_on(
     sums: StepSums,
 ) -> Tensor:
     """L = w_d L_distil(hinted) + w_r L_clip(rewarded) + w_a L_anchor(rewarded and not hinted), each
-    part's mean over its own count; where hints teach through the sampled words, the first two are
-    one surrogate of the summed advantage. What it comes to is added to `sums`."""
+    part's mean over its own count. Where hints teach through the sampled words L_distil is a
+    surrogate, too, and with summed advantages the same. What it comes to is added to `sums`."""
     distilled = _distilled(policy_logits_NV, teacher_logits_NV, part, config, counts)
     if config.loss_is_kl:
         sums.kl += float(distilled.detach()) * counts.distilled
@@ -204,19 +204,27 @@ def _by_tokens(
 ) -> Tensor:
     """w_r L_clip(rewarded) + w_a L_anchor(rewarded and not hinted), on the sampled words.
 
-    Where hints teach through the sampled words, A_t = w_r A + w_d (log q - log pi) is their sum.
+    Where hints teach through the sampled words, A_t = w_d (log q - log pi) on the hinted ones: in a
+    surrogate of its own, or added to w_r A where advantages are summed.
     """
     advantages_N = config.reward_weight * part.advantages_N
     policy_N = token_logprobs(policy_logits_NV, part.targets_N)
     with torch.no_grad():
         teacher_N = token_logprobs(teacher_logits_NV, part.targets_N)
-    mask_N = part.rewarded_N
+    parts = [(advantages_N, part.rewarded_N, counts.rewarded)]
     if config.distils_tokens:
         gap_N = config.distill_weight * distillation_advantages(teacher_N, policy_N)
-        advantages_N = torch.where(part.rewarded_N, advantages_N, 0.0)  # no vote, no such term
-        advantages_N = advantages_N + torch.where(part.hinted_N, gap_N, 0.0)
-        mask_N = mask_N | part.hinted_N
-    surrogate = _surrogate(policy_logits_NV, advantages_N, mask_N, part, config, counts, sums)
+        parts.append((gap_N, part.hinted_N, counts.distilled))
+    if config.sums_advantages:
+        terms = [torch.where(mask_N, term_N, 0.0) for term_N, mask_N, _ in parts]  # no vote, none
+        either_N = part.rewarded_N | part.hinted_N
+        parts = [(torch.stack(terms).sum(dim=0), either_N, counts.rewarded)]
+    surrogate = policy_logits_NV.new_zeros(())
+    for term_N, mask_N, tokens in parts:
+        if bool(mask_N.any()):
+            surrogate = surrogate + _surrogate(
+                policy_logits_NV, term_N, mask_N, tokens, part, config, sums
+            )
     anchored_N = part.rewarded_N & ~part.hinted_N
     share_of_N = counts.anchored * part.share_of_N
     anchored = anchor_loss(policy_N, teacher_N, anchored_N, tokens=share_of_N)
@@ -229,9 +237,9 @@ def _surrogate(
     policy_logits_NV: Tensor,
     advantages_N: Tensor,
     mask_N: Tensor,
+    tokens: int,
     part: Tokens,
     config: TrainConfig,
-    counts: Counts,
     sums: StepSums,
 ) -> Tensor:
     """L_clip at the temperature of sampling.
@@ -252,7 +260,8 @@ def _surrogate(
         mask_N,
         **bounds,
         importance_cap=config.importance_cap,
-        tokens=counts.rewarded * part.share_of_N,
+        negative_importance_cap=config.negative_importance_cap,
+        tokens=tokens * part.share_of_N,
     )
 
 

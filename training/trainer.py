@@ -24,7 +24,7 @@ from training.config import TrainConfig
 from training.demonstrations import with_demonstrations
 from training.errors import Diverged, NoSignal, OptimizerInvalid
 from training.forward import Pair, boosted, kl_between, response_hidden, response_logprobs
-from training.kto import kto_backward
+from training.kto import kto_backward, weights_of
 from training.metrics import step_metrics
 from training.optimizer import load_optimizer, make_optimizer
 from training.prepare import HINT_NO_EFFECT, prepare, under_collected
@@ -73,7 +73,7 @@ def train(
     hinted = [item for item in items if item.is_hinted]
     replayed = _replayed(run, replay, is_alone=not hinted)
     learns = bool(hinted or replayed)
-    rated = in_steps(items, batch_size=config.batch_size)
+    rated, run.kto_weights = in_steps(items, batch_size=config.batch_size), weights_of(items)
     epochs = 1 if learns else config.reward_epochs
     run.steps = epochs * len(rated)
     if learns:
@@ -138,6 +138,7 @@ class _Run:
     step: int = 0
     steps: int = 0
     longest_step: float = 0.0
+    kto_weights: tuple[float, float] = (1.0, 1.0)
     effect: float | None = None  # KL(base || teacher) on the hinted replies, nats per token
     reanswers: Counter[int] = field(default_factory=Counter)
     effects: dict[int, tuple[float, ...]] = field(default_factory=dict)  # of each token
@@ -286,7 +287,10 @@ def _window(items: Sequence[Item], turn: int, size: int) -> list[Item]:
 def _step(run: _Run, items: Sequence[Item], *, phase: str, began: float) -> float | None:
     """One optimizer step. Returns the mean KL under the hints before it, None without hints."""
     if run.config.is_kto:
-        sums = StepSums(loss=kto_backward(run.base, run.model, items, run.config, run.check))
+        loss = kto_backward(
+            run.base, run.model, items, run.config, run.check, weights=run.kto_weights
+        )
+        sums = StepSums(loss=loss)
     else:
         sums = _backward(run, items)
         run.effects.update(sums.effects)
@@ -353,14 +357,17 @@ def step_share(
 
 
 def _teacher_hidden(run: _Run, group: Sequence[Item]) -> Tensor:
-    """The teacher's hidden states on the replies, (N, H), row by row; kept ones are reused."""
-    kept = [run.teacher_hidden.get((item.sample_id, item.response_ids)) for item in group]
-    present = [hidden for hidden in kept if hidden is not None]
-    if len(present) == len(group):
-        return torch.cat(present)
-    teacher_NH = _boosted_hidden(run, group)
-    _keep_teacher(run, group, teacher_NH)
-    return teacher_NH
+    """The teacher's hidden states on the replies, (N, H), row by row; kept ones are reused. Of
+    replies that no hint teaches the frozen base's, whoever the teacher: it is their anchor."""
+    keys = [(item.sample_id, item.response_ids) for item in group]
+    missing = [item for item, key in zip(group, keys, strict=True) if key not in run.teacher_hidden]
+    if taught := [item for item in missing if item.is_hinted or run.teacher is None]:
+        _keep_teacher(run, taught, _boosted_hidden(run, taught))
+    if anchored := [item for item in missing if not (item.is_hinted or run.teacher is None)]:
+        pairs = [(item.prompt_ids, item.response_ids) for item in anchored]
+        with torch.no_grad(), wearing(run.model, None):
+            _keep_teacher(run, anchored, response_hidden(run.base, run.model, pairs))
+    return torch.cat([run.teacher_hidden[key] for key in keys])
 
 
 def _boosted_hidden(run: _Run, group: Sequence[Item]) -> Tensor:

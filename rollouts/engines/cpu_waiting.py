@@ -15,12 +15,17 @@ from typing import Any
 from vllm.distributed.device_communicators import shm_broadcast
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
+LOOKS_MS = 20  # a notice may be lost (who sends keeps one at most): so long at most is slept
+
 
 class SleepsAtOnce(shm_broadcast.SpinCondition):
     """The condition, with no time for looking again and again."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **(named | {"busy_loop_s": 0.0}))
+
+    def wait(self, timeout_ms: int | None = None) -> None:
+        super().wait(LOOKS_MS if timeout_ms is None else min(timeout_ms, LOOKS_MS))
 
 
 shm_broadcast.SpinCondition = SleepsAtOnce  # type: ignore[misc]  # what its queues look up

@@ -82,10 +82,15 @@ def test_attention_by_plain_products_walks_back_alike(half: Base, model: PeftMod
     assert 0 < off < 2 * torchs_off < 0.1
 
 
-def test_attention_is_torchs_where_nothing_is_walked_back(half: Base, model: PeftModel) -> None:
-    with torch.no_grad(), seeing_attention(half) as seen:
-        response_hidden(half, model, [([5, 6], [7, 8])])
-    assert seen == ["sdpa"]
+def test_a_policy_that_has_not_moved_has_its_teachers_numbers(half: Base, model: PeftModel) -> None:
+    pairs = [([5, 6, 7], [8, 9, 10]), ([11, 12], [13])]
+    with torch.no_grad(), model.disable_adapter(), seeing_attention(half) as seen:
+        teacher_NH = response_hidden(half, model, pairs)
+    assert seen == ["eager"]
+    assert torch.equal(response_hidden(half, model, pairs), teacher_NH)
+
+
+def test_attention_is_put_back_when_a_pass_fails(half: Base, model: PeftModel) -> None:
     with pytest.raises(IndexError):
         response_hidden(half, model, [([half.model.config.vocab_size], [5, 6])])
     assert half.model.config._attn_implementation == "sdpa"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from training.config import TrainConfig
+from training.config import MOST_EPOCHS, TrainConfig, check_chosen
 
 
 def test_json_there_and_back() -> None:
@@ -41,3 +41,11 @@ def test_every_field_has_its_meaning_beside_it() -> None:
     for field in dataclasses.fields(TrainConfig):
         line = next(x for x in source if x.strip().startswith(f"{field.name}:"))
         assert "# " in line, field.name
+
+
+def test_a_job_is_given_what_can_be_chosen_within_its_bounds() -> None:
+    check_chosen({"reward_epochs": MOST_EPOCHS, "reward_step": 1.0, "negative_importance_cap": 2.0})
+    with pytest.raises(ValueError, match="at most 16"):
+        check_chosen({"reward_epochs": MOST_EPOCHS + 1})
+    with pytest.raises(ValueError, match="rank: a job is given estimator"):
+        check_chosen({"rank": 8})

@@ -18,7 +18,7 @@ from training.losses import (
     topk_distillation_loss,
 )
 
-CLIPS = {"clip_low": 0.2, "clip_high": 0.28, "importance_cap": 2.0}
+CLIPS = {"clip_low": 0.2, "clip_high": 0.28, "importance_cap": 2.0, "negative_importance_cap": 1.0}
 
 
 def logs(*probs: float) -> Tensor:
@@ -125,6 +125,20 @@ def test_the_importance_weight_is_truncated_and_carries_no_gradient() -> None:
     assert policy.grad is not None
     close(policy.grad[0], -1.0)
     close(policy.grad[1], -0.75)
+
+
+def test_a_push_away_has_a_tighter_cap() -> None:
+    policy = logs(0.8, 0.3)
+    loss = clipped_policy_loss(
+        policy,
+        policy,
+        logs(0.1, 0.6),  # weights min(8, 1) = 1 and 1/2
+        torch.tensor([-1.0, -1.0]),
+        torch.tensor([True, True]),
+        tokens=2,
+        **CLIPS,
+    )
+    close(loss, (1 + 0.5) / 2)
 
 
 def test_nan_in_padding_reaches_neither_the_policy_loss_nor_its_gradient() -> None:

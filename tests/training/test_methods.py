@@ -11,20 +11,21 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
-from tests.training.conftest import job, make_sample, nothing, samples
+from tests.training.conftest import job, make_sample, samples
 from tests.training.test_trainer import gradients, items_of, weights
 from training.adapters import adapter_tensors, snapshot, wearing
-from training.advantages import distillation_advantages, kto_weights
+from training.advantages import distillation_advantages
 from training.base import Base
 from training.batching import Item
 from training.config import METHODS, TrainConfig
 from training.errors import NoSignal
 from training.forward import response_logprobs
-from training.kto import kto_backward, mismatched
 from training.logprobs import reverse_kl, token_logprobs
-from training.losses import distillation_loss, kto_loss, topk_distillation_loss
+from training.losses import distillation_loss, topk_distillation_loss
 from training.prepare import NO_LOGPROBS
 from training.step import counts_of
+
+UNCAPPED: dict[str, float] = {"importance_cap": 1e9, "negative_importance_cap": 1e9}
 
 
 def with_method(config: TrainConfig, method: str, **more: object) -> TrainConfig:
@@ -99,7 +100,7 @@ def test_a_token_gradient_is_the_teachers_log_ratio_times_the_words(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
     walk_away(model)
-    settings = dataclasses.replace(config, estimator="token", clip_low=1.0, importance_cap=1e9)
+    settings = dataclasses.replace(config, estimator="token", clip_low=1.0, **UNCAPPED)
     (item,) = items_of(base, [make_sample(base, 1)], settings)
     item = dataclasses.replace(item, is_fresh=True, temperature=1.0)
     own_T = grad_logprobs(base, model, item)
@@ -140,79 +141,6 @@ def test_binary_needs_the_log_probs_of_sampling_and_kto_does_not(
     assert refused.value.dropped == {1: NO_LOGPROBS}
     result, _ = job(base, model, given, with_method(config, "kto"))
     assert result.trained == (1,)
-
-
-@pytest.mark.parametrize("method", ["kto", "apo_zero_unpaired"])
-def test_the_steps_gradient_is_that_of_ktos_loss(
-    base: Base, model: PeftModel, config: TrainConfig, method: str
-) -> None:
-    walk_away(model, far=0.01)
-    settings = with_method(config, method)
-    given = [make_sample(base, n, reward=1.0 if n < 3 else -1.0, hint=None) for n in range(1, 5)]
-    items = items_of(base, given[:3], settings)
-
-    def ratios(of: Sequence[Item], *, graph: bool) -> Tensor:
-        with model.disable_adapter(), torch.no_grad():
-            reference = [
-                response_logprobs(base, model, (i.prompt_ids, i.response_ids)).sum() for i in of
-            ]
-        own = [grad_logprobs(base, model, item).sum() for item in of]
-        found = torch.stack(own) - torch.stack(reference)
-        return found if graph else found.detach()
-
-    reference = 0.0
-    if method == "kto":
-        reference = max(0.0, float(ratios(mismatched(items), graph=False).mean()))
-    wanted_loss = kto_loss(
-        ratios(items, graph=True),
-        torch.tensor([True, True, False]),
-        reference=reference,
-        beta=0.1,
-        liked_weight=0.5,
-        disliked_weight=1.0,
-    )
-    wanted_loss.backward()  # type: ignore[no-untyped-call]
-    wanted = taken_gradients(model)
-    loss = kto_backward(base, model, items, settings, nothing)
-    assert loss == pytest.approx(float(wanted_loss.detach()), rel=1e-5)
-    same(taken_gradients(model), wanted)
-
-
-@pytest.mark.parametrize("method", ["kto", "apo_zero_unpaired"])
-def test_ktos_gradient_does_not_depend_on_how_the_step_is_cut(
-    base: Base, model: PeftModel, config: TrainConfig, method: str
-) -> None:
-    walk_away(model)
-    settings = with_method(config, method, micro_batch_tokens=150)
-    items = items_of(base, samples(base, 6), settings)
-    with sizes_of_passes(base) as sizes:
-        kto_backward(base, model, items, settings, nothing)
-    assert max(rows for rows, _ in sizes) > 1
-    assert max(rows * width for rows, width in sizes) <= 150
-    found = taken_gradients(model)
-    kto_backward(base, model, items, with_method(settings, method, micro_batch_tokens=1), nothing)
-    same(found, taken_gradients(model))
-
-
-def test_a_fresh_adapter_is_not_asked_how_it_differs_from_the_base(
-    base: Base, model: PeftModel, config: TrainConfig
-) -> None:
-    settings = with_method(config, "kto", micro_batch_tokens=1)
-    items = items_of(base, samples(base, 4), settings)
-    with sizes_of_passes(base) as sizes:
-        assert kto_backward(base, model, items, settings, nothing) == 0.5
-    assert len(sizes) == 4  # one each, for the gradient
-    found = taken_gradients(model)
-    walk_away(model, far=1e-9)  # asked, it says the same
-    assert kto_backward(base, model, items, settings, nothing) == pytest.approx(0.5)
-    same(found, taken_gradients(model))
-
-
-def test_kto_weighs_both_kinds_of_thumbs_the_same() -> None:
-    assert kto_weights(2, 6) == (1.0, 1 / 3)
-    assert kto_weights(6, 3) == (0.5, 1.0)
-    assert kto_weights(5, 0) == (1.0, 1.0)
-    assert kto_weights(0, 5) == (1.0, 1.0)
 
 
 def test_a_later_pass_over_thumbs_is_clipped_around_the_policy_before_the_job(
@@ -265,10 +193,28 @@ def test_combined_losses_are_each_the_mean_over_their_own_tokens(
     same(together, [2.0 * a + 0.5 * b for a, b in zip(lesson, thumb, strict=True)])
 
 
+def test_through_the_words_two_losses_are_each_the_mean_over_their_own_tokens(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    walk_away(model)
+    both = with_method(
+        config, "combine", estimator="token", reward_weight=0.5, distill_weight=2.0,
+        anchor_weight=0.0,
+    )  # fmt: skip
+    hinted = make_sample(base, 1, reward=None)
+    rewarded = make_sample(base, 22, hint=None, reward=1.0)
+    together = gradients(base, model, items_of(base, [hinted, rewarded], both), both)
+    token = dataclasses.replace(config, estimator="token", anchor_weight=0.0)
+    lesson = gradients(base, model, items_of(base, [hinted], token), token)
+    thumb = gradients(base, model, items_of(base, [rewarded], token), token)
+    same(together, [2.0 * a + 0.5 * b for a, b in zip(lesson, thumb, strict=True)])
+
+
 def test_combined_advantages_add_the_vote_to_the_teachers_log_ratio(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
     walk_away(model)
+    config = dataclasses.replace(config, **UNCAPPED)  # a sum may have another sign than its terms
     summed = with_method(config, "combine", combine="advantages", reward_weight=0.5)
     sample = make_sample(base, 1, reward=-1.0)
     together = gradients(base, model, items_of(base, [sample], summed), summed)
@@ -350,6 +296,24 @@ def test_the_two_teachers_teach_differently(
             job(base, model, samples(base), dataclasses.replace(config, teacher=teacher))
             ends.append(weights(model))
     assert any(not torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+@pytest.mark.parametrize("teacher", ["base", "parent"])
+def test_what_no_hint_teaches_is_anchored_to_the_base_whoever_the_teacher(
+    base: Base, model: PeftModel, config: TrainConfig, teacher: str
+) -> None:
+    walk_away(model, far=0.02)  # the parent is not the base
+    given = [make_sample(base, 1, hint=None), make_sample(base, 2)]
+    thumb = given[0]
+    settings = dataclasses.replace(config, teacher=teacher, max_steps=1)
+    pair = (thumb.prompt_ids, thumb.response_ids[: config.rated_tokens])
+    with model.disable_adapter():
+        base_T = response_logprobs(base, model, pair)
+    away_T = base_T - response_logprobs(base, model, pair)  # d of k3 = e^d - d - 1
+    k3 = float((away_T.exp() - away_T - 1).mean())
+    _, (step,) = job(base, model, given, settings)
+    assert step.kl_base == pytest.approx(k3, rel=1e-4)
+    assert k3 > 1e-4
 
 
 def grad_logprobs(base: Base, model: PeftModel, item: Item) -> Tensor:

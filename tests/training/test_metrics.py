@@ -33,7 +33,15 @@ def test_a_token_is_clipped_where_its_gradient_is_gone() -> None:
     bounds = {"clip_low": 0.2, "clip_high": 0.28}
     zeros = torch.zeros(6)
     loss = clipped_policy_loss(
-        policy, zeros, zeros, advantages, mask, importance_cap=2.0, tokens=6, **bounds
+        policy,
+        zeros,
+        zeros,
+        advantages,
+        mask,
+        importance_cap=2.0,
+        negative_importance_cap=2.0,
+        tokens=6,
+        **bounds,
     )
     (gradient,) = torch.autograd.grad(loss, policy)
     gone = int(((gradient == 0) & mask).sum())

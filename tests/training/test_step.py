@@ -118,7 +118,8 @@ def test_combined_losses_are_divided_by_their_own_counts() -> None:
     falls = torch.tensor([log(2) - kl, log(2 / 3) - kl]) / 2  # pi (log pi/q - KL)
     close(
         by_hand(-0.5, config),
-        2 * kl - 0.5 * (2 * -0.5 + 0.8) / 2 + 0.2 * K3,  # two rewarded words, one anchored
-        2 * falls + 0.5 * 2 * 0.5 / 2 * TOWARD_SECOND,
+        # two rewarded words, one anchored; the first is pushed away: its weight is min(2, 1)
+        2 * kl - 0.5 * (1 * -0.5 + 0.8) / 2 + 0.2 * K3,
+        2 * falls + 0.5 * 1 * 0.5 / 2 * TOWARD_SECOND,
         0.5 * 0.8 / 2 * TOWARD_SECOND + 0.2 * HELD,
     )

@@ -1,0 +1,123 @@
+"""KTO on whole replies: its gradient, however a step is cut, and what each kind of thumb weighs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from peft import PeftModel
+from torch import Tensor
+
+from tests.training.conftest import job, make_sample, nothing, samples
+from tests.training.test_methods import (
+    grad_logprobs,
+    same,
+    sizes_of_passes,
+    taken_gradients,
+    walk_away,
+    with_method,
+)
+from tests.training.test_trainer import items_of
+from training.advantages import kto_weights
+from training.base import Base
+from training.batching import Item
+from training.config import TrainConfig
+from training.forward import response_logprobs
+from training.kto import kto_backward, mismatched, weights_of
+from training.losses import kto_loss
+
+
+@pytest.mark.parametrize("method", ["kto", "apo_zero_unpaired"])
+def test_the_steps_gradient_is_that_of_ktos_loss(
+    base: Base, model: PeftModel, config: TrainConfig, method: str
+) -> None:
+    walk_away(model, far=0.01)
+    settings = with_method(config, method)
+    given = [make_sample(base, n, reward=1.0 if n < 3 else -1.0, hint=None) for n in range(1, 5)]
+    items = items_of(base, given[:3], settings)
+
+    def ratios(of: Sequence[Item], *, graph: bool) -> Tensor:
+        with model.disable_adapter(), torch.no_grad():
+            reference = [
+                response_logprobs(base, model, (i.prompt_ids, i.response_ids)).sum() for i in of
+            ]
+        own = [grad_logprobs(base, model, item).sum() for item in of]
+        found = torch.stack(own) - torch.stack(reference)
+        return found if graph else found.detach()
+
+    reference = 0.0
+    if method == "kto":
+        reference = max(0.0, float(ratios(mismatched(items), graph=False).mean()))
+    wanted_loss = kto_loss(
+        ratios(items, graph=True),
+        torch.tensor([True, True, False]),
+        reference=reference,
+        beta=0.1,
+        liked_weight=0.5,
+        disliked_weight=1.0,
+    )
+    wanted_loss.backward()  # type: ignore[no-untyped-call]
+    wanted = taken_gradients(model)
+    loss = kto_backward(base, model, items, settings, nothing, weights=weights_of(items))
+    assert loss == pytest.approx(float(wanted_loss.detach()), rel=1e-5)
+    same(taken_gradients(model), wanted)
+
+
+@pytest.mark.parametrize("method", ["kto", "apo_zero_unpaired"])
+def test_ktos_gradient_does_not_depend_on_how_the_step_is_cut(
+    base: Base, model: PeftModel, config: TrainConfig, method: str
+) -> None:
+    walk_away(model)
+    settings = with_method(config, method, micro_batch_tokens=150)
+    items = items_of(base, samples(base, 6), settings)
+    with sizes_of_passes(base) as sizes:
+        kto_backward(base, model, items, settings, nothing, weights=weights_of(items))
+    assert max(rows for rows, _ in sizes) > 1
+    assert max(rows * width for rows, width in sizes) <= 150
+    found = taken_gradients(model)
+    kto_backward(
+        base,
+        model,
+        items,
+        with_method(settings, method, micro_batch_tokens=1),
+        nothing,
+        weights=weights_of(items),
+    )
+    same(found, taken_gradients(model))
+
+
+def test_a_fresh_adapter_is_not_asked_how_it_differs_from_the_base(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    settings = with_method(config, "kto", micro_batch_tokens=1)
+    items = items_of(base, samples(base, 4), settings)
+    with sizes_of_passes(base) as sizes:
+        assert kto_backward(base, model, items, settings, nothing, weights=weights_of(items)) == 0.5
+    assert len(sizes) == 4  # one each, for the gradient
+    found = taken_gradients(model)
+    walk_away(model, far=1e-9)  # asked, it says the same
+    assert kto_backward(
+        base, model, items, settings, nothing, weights=weights_of(items)
+    ) == pytest.approx(0.5)
+    same(found, taken_gradients(model))
+
+
+def test_kto_weighs_both_kinds_of_thumbs_the_same() -> None:
+    assert kto_weights(2, 6) == (1.0, 1 / 3)
+    assert kto_weights(6, 3) == (0.5, 1.0)
+    assert kto_weights(5, 0) == (1.0, 1.0)
+    assert kto_weights(0, 5) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("method", ["kto", "apo_zero_unpaired"])
+def test_kto_weighs_them_the_same_over_the_job_and_not_in_each_step(
+    base: Base, model: PeftModel, config: TrainConfig, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+    monkeypatch.setattr(
+        "training.trainer.kto_backward", lambda *_, weights: told.append(weights) or 0.0
+    )
+    given = [make_sample(base, n, reward=1.0 if n == 1 else -1.0, hint=None) for n in range(1, 9)]
+    job(base, model, given, with_method(config, method, batch_size=4))
+    assert told == [(1.0, 1 / 7)] * 2  # also in the step that holds dislikes alone
