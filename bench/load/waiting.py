@@ -28,7 +28,7 @@ import httpx
 import psutil
 
 from clawweb.stack.guard import place
-from clawweb.stack.parts import cores, vllm
+from clawweb.stack.parts import cores, run_folder, vllm
 from tests.realstack import new_stack
 
 REPLIES, TOKENS = 8, 100
@@ -78,6 +78,7 @@ def serving(*, is_ours: bool) -> Iterator[Server]:
     """A model server of its own; without `is_ours` vLLM waits as it does by itself."""
     stack = new_stack()
     part = vllm(stack.config)
+    (run_folder(stack.config) / "ipc").mkdir(parents=True, exist_ok=True)
     command = list(part.command)
     for option in () if is_ours else OURS:
         at = command.index(option)
