@@ -93,7 +93,6 @@ def vllm(config: Config) -> Part:
     else:
         options["--block-size"] = "32"  # the default of 128 never caches a short prompt
         options["--worker-extension-cls"] = "rollouts.engines.cpu_worker.BaseStaysBase"
-        options["--distributed-executor-backend"] = "rollouts.engines.cpu_waiting.PatientExecutor"
     flags = ["--enable-lora", "--enable-auto-tool-choice", "--disable-uvicorn-access-log"]
     flags += ["--lora-target-modules", *adapted(config.model_folder)]
     module = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]

@@ -15,8 +15,6 @@ from vllm.lora.ops import torch_ops
 from vllm.lora.ops.torch_ops import lora_ops
 from vllm.lora.punica_wrapper import punica_cpu
 
-import rollouts.engines.cpu_waiting  # noqa: F401  # the worker waits for the engine, too
-
 KERNELS = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")  # the sgmv_* call these
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-
-from tests.rollouts.inside_vllm import inside_vllm
 
 BASE, FIRST, LAST = -1, 0, 2
 INDICES = [BASE, FIRST, BASE, LAST]
@@ -17,7 +16,8 @@ HIDDEN, RANK, OUT = 3, 2, 4
 
 @pytest.fixture(scope="module")
 def kernels() -> Any:
-    return inside_vllm("cpu_worker").lora_ops
+    """Not with the other imports: vLLM's takes seconds, in each process that collects tests."""
+    return import_module("rollouts.engines.cpu_worker").lora_ops
 
 
 @pytest.fixture

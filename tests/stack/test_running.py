@@ -65,25 +65,6 @@ def test_the_trainer_gives_way_to_the_model_server(stack: Stack) -> None:
         assert trainer.cpu_affinity() == (training_cores(stack.config) or cores())
 
 
-def test_the_engine_sleeps_while_its_worker_computes(stack: Stack) -> None:
-    """Without `cpu_waiting` it takes as long of a core as the worker does."""
-    if stack.config.has_gpu:
-        pytest.skip("with a GPU vLLM waits as it likes")
-    processes = psutil.Process(stack.pid("vllm")).children(recursive=True)
-    names = {process.cmdline()[0]: process for process in processes}
-    pair = [names[f"VLLM::{name}"] for name in ("EngineCore", "Worker")]
-    before = [sum(process.cpu_times()[:2]) for process in pair]
-    reply = httpx.post(
-        f"{stack.config.vllm}/v1/completions",
-        headers={"Authorization": f"Bearer {stack.config.secret('vllm_key', '')}"},
-        json={"model": "base", "prompt": "Once", "max_tokens": 100, "ignore_eos": True},
-        timeout=120,
-    )
-    assert reply.json()["usage"]["completion_tokens"] == 100
-    engine, worker = (sum(p.cpu_times()[:2]) - b for p, b in zip(pair, before, strict=True))
-    assert engine < worker / 3
-
-
 def test_vllm_refuses_who_has_no_key(stack: Stack) -> None:
     assert httpx.get(f"{stack.config.vllm}/v1/models").status_code == 401
 
