@@ -264,7 +264,10 @@ def curves(cells: Cells) -> Any:
                     name=recipe,
                     legendgroup=recipe,
                     showlegend=recipe not in named,
-                    line={"color": COLOURS[number % len(COLOURS)]},
+                    line={
+                        "color": COLOURS[number % len(COLOURS)],
+                        "dash": DASHES[number // len(COLOURS) % len(DASHES)],
+                    },
                     mode="lines+markers",
                 ),
                 **place,
@@ -281,6 +284,8 @@ COLOURS = (
     "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f",
     "#bcbd22", "#17becf", "#003f5c", "#ffa600", "#58508d", "#bc5090", "#ff6361", "#00a878",
 )  # fmt: skip
+
+DASHES = ("solid", "dot", "dash")  # where there are more recipes than colours
 
 
 def write_png(figure: Any, path: Path) -> None:
