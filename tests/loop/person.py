@@ -188,14 +188,32 @@ def engine_of(stack: Stack) -> Engine:
 
 @contextmanager
 def held_still(stack: Stack, part: str) -> Iterator[None]:
-    """The part is there and does nothing."""
+    """The part is there and does nothing. It is not caught while it writes: on SQLite nobody else
+    could, as long as it is held."""
     pid = stack.pid(part)
-    os.kill(pid, signal.SIGSTOP)
     try:
+        os.kill(pid, signal.SIGSTOP)
+        while not can_write(stack):
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.05)
+            os.kill(pid, signal.SIGSTOP)
         yield
     finally:
         with suppress(ProcessLookupError):  # killed while it was held
             os.kill(pid, signal.SIGCONT)
+
+
+def can_write(stack: Stack) -> bool:
+    """Whether SQLite's one writer is free within a second; on PostgreSQL there are many."""
+    if stack.config.database_url:
+        return True
+    with closing(sqlite3.connect(stack.var / "clawweb.sqlite3", timeout=1)) as database:
+        try:
+            database.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        database.rollback()
+        return True
 
 
 @contextmanager
