@@ -51,10 +51,12 @@ def _attention(base: Base, causal: Any, *, width: int) -> Iterator[None]:
     pass with its gradient 1.2 times as fast without (docs/LOG.md). Passes without a gradient do the
     same, so that a policy that has not moved has exactly its teacher's numbers. Else torch's.
     """
-    usual = causal.config._attn_implementation
     in_bf16 = base.device == "cpu" and base.autocast_dtype is not None
-    is_plain = in_bf16 and width <= PLAIN_ATTENTION
-    causal.set_attn_implementation("eager" if is_plain else usual)
+    if not in_bf16 or width > PLAIN_ATTENTION:
+        yield
+        return
+    usual = causal.config._attn_implementation
+    causal.set_attn_implementation("eager")
     try:
         yield
     finally:

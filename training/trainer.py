@@ -361,9 +361,10 @@ def _teacher_hidden(run: _Run, group: Sequence[Item]) -> Tensor:
     replies that no hint teaches the frozen base's, whoever the teacher: it is their anchor."""
     keys = [(item.sample_id, item.response_ids) for item in group]
     missing = [item for item, key in zip(group, keys, strict=True) if key not in run.teacher_hidden]
-    if taught := [item for item in missing if item.is_hinted or run.teacher is None]:
+    is_base = run.teacher is None  # then one pass serves both
+    if taught := [item for item in missing if item.is_hinted or is_base]:
         _keep_teacher(run, taught, _boosted_hidden(run, taught))
-    if anchored := [item for item in missing if not (item.is_hinted or run.teacher is None)]:
+    if anchored := [item for item in missing if not item.is_hinted and not is_base]:
         pairs = [(item.prompt_ids, item.response_ids) for item in anchored]
         with torch.no_grad(), wearing(run.model, None):
             _keep_teacher(run, anchored, response_hidden(run.base, run.model, pairs))

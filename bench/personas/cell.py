@@ -139,7 +139,7 @@ class Cell:
     def run(self, turns: int, *, with_gate: bool = True) -> dict[str, Any]:
         """The cell's line for the results. The gate's measures take half a minute."""
         evals, done = {"0": self.first()}, 0
-        while done < turns and self.recipe.learns not in ("nothing", "hinted"):
+        while done < turns and self.recipe.is_rated:
             then = min(done + self.recipe.batch - len(self.waiting), turns)
             # No update comes in between: what answers now is what would answer then.
             evals |= {str(n): self.evaluate() for n in EVALS if done < n < then}
@@ -272,35 +272,25 @@ class Cell:
     def corrected(self, samples: Sequence[Sample]) -> list[Sample]:
         """For plain SFT: a corrected answer to each disliked reply. It is the base's under the
         hint, the first of up to TRIES that keeps the wish; where none does the turn is left out."""
-        wrong = [sample for sample in samples if sample.hint]
-        found: list[Sample] = []
+        found: dict[int, Sample] = {}
         for attempt in range(TRIES):
+            wrong = [sample for sample in samples if sample.hint and sample.id not in found]
             if not wrong:
                 break
             prompts = [
                 hinted_messages(sample.messages, hint=sample.hint, correction=None)
                 for sample in wrong
             ]
-            seed = self.seed * 10_000 + 7000 + 100 * attempt
-            replies = self.lab.ask(prompts, BASE, seed=seed)
-            pairs = list(zip(wrong, replies, strict=True))
-            kept = [
-                (sample, reply)
-                for sample, reply in pairs
-                if self.person.is_satisfied(answer_of(sample.messages[-1]["content"], reply))
-            ]
-            found += [
-                replace(
-                    sample,
-                    response_ids=reply.response_ids,
-                    rollout_logprobs=reply.logprobs,
-                    hint=None,
-                )
-                for sample, reply in kept
-            ]
-            done = {sample.id for sample, _ in kept}
-            wrong = [sample for sample in wrong if sample.id not in done]
-        return found
+            replies = self.lab.ask(prompts, BASE, seed=self.seed * 10_000 + 7000 + 100 * attempt)
+            for sample, reply in zip(wrong, replies, strict=True):
+                if self.person.is_satisfied(answer_of(sample.messages[-1]["content"], reply)):
+                    found[sample.id] = replace(
+                        sample,
+                        response_ids=reply.response_ids,
+                        rollout_logprobs=reply.logprobs,
+                        hint=None,
+                    )
+        return list(found.values())
 
     def first(self) -> dict[str, Any]:
         """Before any rating every recipe but "hinted" is the base model: answered once."""

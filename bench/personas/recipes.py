@@ -29,6 +29,11 @@ class Recipe:
     rate: float | None  # for "trl"
     steps_back: bool  # a version beyond the drift limit is moved back, as the product does
 
+    @property
+    def is_rated(self) -> bool:
+        """Whether turns are rated: the base, and the base with the hints, are only asked."""
+        return self.learns not in ("nothing", "hinted")
+
 
 def recipe(
     name: str,

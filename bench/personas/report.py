@@ -26,7 +26,7 @@ REACHABLE = 0.7  # what the hinted base satisfies of a wish that its student can
 GAIN = 0.3  # by how much more than the base, where a hint says something
 DRAWS = 10_000  # of the bootstrap
 SHARE = "satisfied"
-DEFAULT = "opd"  # what the product does unless told otherwise
+DEFAULT = TrainConfig().method  # what the product does unless told otherwise
 COLUMNS = 3
 
 
@@ -353,9 +353,9 @@ def horizon(group: Cells) -> int:
 
 
 def rates(cell: dict[str, Any]) -> bool:
-    """Whether turns were rated: the base, and the base with the hints, are only asked."""
+    """Whether its turns were rated; those of a recipe that is gone were."""
     recipe = RECIPES.get(cell["recipe"])
-    return recipe is None or recipe.learns not in ("nothing", "hinted")
+    return recipe is None or recipe.is_rated
 
 
 def drift(group: Cells) -> str:
