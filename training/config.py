@@ -15,10 +15,11 @@ COMBINES = ("losses", "advantages")
 LOSS_MEANS = ("tokens", "replies")
 TEACHERS = ("base", "parent")
 REANSWER_HINTS = ("own", "collected")
+REANSWER_SETS = ("needed", "all")
 CHOOSABLE = (  # fields that a job may be queued with; the rest is the installation's
     "estimator", "topk", "topk_support", "topk_clip", "teacher", "hint_boost", "forward_share",
-    "reanswer_hints", "demonstrations", "combine", "distill_weight", "reward_weight",
-    "anchor_weight", "clip_low", "clip_high", "importance_cap",
+    "reanswer_hints", "reanswer_sets", "demonstrations", "combine", "distill_weight",
+    "reward_weight", "anchor_weight", "clip_low", "clip_high", "importance_cap",
     "negative_importance_cap", "positive_cap", "negative_cap", "reward_epochs", "reward_step",
     "kto_beta",
 )  # fmt: skip
@@ -74,6 +75,7 @@ class TrainConfig:
     rated_tokens: int = 64  # of each rated reply only the first so many train; bounds time
     reanswer_tokens: int = 56  # longest re-answer; bounds time; docs/LOG.md, Recipe tuning
     reanswer_hints: str = "own"  # of the re-answered turn; or all "collected", its own last
+    reanswer_sets: str = "needed"  # max_steps - 1 by the disliked share, or "all"; docs/LOG.md
     reanswer_steps: int = 1  # optimizer steps on one set of re-answers; the later ones are cheap
     reanswer_temperature: float = 0.7  # as the replies themselves are sampled
 
@@ -200,6 +202,7 @@ _CHOICES = {
     "loss_mean": LOSS_MEANS,
     "teacher": TEACHERS,
     "reanswer_hints": REANSWER_HINTS,
+    "reanswer_sets": REANSWER_SETS,
 }
 _POSITIVE = (
     "reanswer_steps", "reward_epochs", "topk", "topk_clip", "kto_beta", "negative_importance_cap",

@@ -15,21 +15,20 @@ from peft import PeftModel
 from torch import Tensor
 
 from rollouts.types import Sample
-from training.adapters import snapshot, wearing
 from training.advantages import Baseline, updated_baseline
 from training.base import Base
 from training.batching import Item, in_steps, micro_batches
-from training.candidates import with_chosen_hint
 from training.config import TrainConfig
 from training.demonstrations import with_demonstrations
 from training.errors import Diverged, NoSignal, OptimizerInvalid
-from training.forward import Pair, boosted, kl_between, response_hidden, response_logprobs
+from training.forward import response_logprobs
 from training.kto import kto_backward, weights_of
 from training.metrics import step_metrics
 from training.optimizer import load_optimizer, make_optimizer
 from training.prepare import HINT_NO_EFFECT, prepare, under_collected
 from training.sampling import sample_replies
 from training.step import StepSums, counts_of, group_backward
+from training.teacher import Teacher
 from training.types import RATED, REANSWER, StepMetrics, TrainResult
 
 log = logging.getLogger(__name__)
@@ -51,13 +50,13 @@ def train(
 ) -> TrainResult:
     """Train `model`'s adapter on one job's samples.
 
-    The rated replies train once, in ceil(n / batch_size) steps. Then up to max_steps - 1 times
-    the current adapter answers the hinted prompts anew, without the hint, and is distilled under
-    it. `replay` samples are older ones, oldest first: the hinted take part in re-answers only,
-    and keep a job of thumbs alone going until their hints are learned; the liked may be shown to
-    the teacher. `check` is called at each micro-batch and each sampled token; what it raises ends
-    the run. `enough` is asked after each step and ends it in good order. Raises NoSignal when no
-    sample can train, Diverged when a gradient is not finite.
+    The rated replies train once, in ceil(n / batch_size) steps. Then up to max_steps - 1 times,
+    fewer the more of them were liked, the current adapter answers the hinted prompts anew, without
+    the hint, and is distilled under it. `replay` samples are older ones, oldest first: the hinted
+    take part in re-answers only, and keep a job of thumbs alone going until nothing is disliked;
+    the liked may be shown to the teacher. `check` is called at each micro-batch and each sampled
+    token; what it raises ends the run. `enough` is asked after each step and ends it in good
+    order. Raises NoSignal when no sample can train, Diverged when a gradient is not finite.
     """
     started = clock()
     known = _with_examples(base, model, replay, samples, config)  # newest last
@@ -71,13 +70,14 @@ def train(
     if parent_optimizer is not None:
         _go_on_with(run.optimizer, parent_optimizer)
     hinted = [item for item in items if item.is_hinted]
-    replayed = _replayed(run, replay, is_alone=not hinted)
+    run.sets = reanswer_sets(items, config)
+    replayed = _replayed(run, replay, is_alone=not hinted) if run.sets else []
     learns = bool(hinted or replayed)
     rated, run.kto_weights = in_steps(items, batch_size=config.batch_size), weights_of(items)
     epochs = 1 if learns else config.reward_epochs
     run.steps = epochs * len(rated)
     if learns:
-        run.steps += (config.max_steps - 1) * config.reanswer_steps
+        run.steps += run.sets * config.reanswer_steps
     if epochs > 1 and not config.is_kto:
         rated = [[_with_proximal(run, item) for item in batch] for batch in rated]
     trained = _rate(run, rated * epochs)
@@ -137,19 +137,18 @@ class _Run:
     started: float = 0.0
     step: int = 0
     steps: int = 0
+    sets: int = 0  # of re-answers
     longest_step: float = 0.0
     kto_weights: tuple[float, float] = (1.0, 1.0)
     effect: float | None = None  # KL(base || teacher) on the hinted replies, nats per token
     reanswers: Counter[int] = field(default_factory=Counter)
     effects: dict[int, tuple[float, ...]] = field(default_factory=dict)  # of each token
-    teacher_hidden: dict[tuple[int, tuple[int, ...]], Tensor] = field(default_factory=dict)
     optimizer: torch.optim.AdamW = field(init=False)
-    teacher: dict[str, Tensor] | None = None  # its adapter; None: the frozen base
+    teacher: Teacher = field(init=False)
 
     def __post_init__(self) -> None:
         self.optimizer = make_optimizer(self.model, self.config)
-        if self.config.teacher == "parent":
-            self.teacher = snapshot(self.model)  # as it was before the job
+        self.teacher = Teacher(self.base, self.model, self.config)
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -166,7 +165,7 @@ def _go_on_with(optimizer: torch.optim.Optimizer, path: Path) -> None:
 
 def _with_chosen_hint(run: _Run, item: Item) -> Item:
     run.check()
-    return with_chosen_hint(run.base, run.model, item, run.config, run.teacher)
+    return run.teacher.with_chosen_hint(item)
 
 
 def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> list[Item]:
@@ -181,12 +180,7 @@ def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> lis
     hinted = [item for item in items if item.is_hinted]
     for group in micro_batches(hinted, max_tokens=run.config.micro_batch_tokens):
         run.check()
-        hinted_NH, plain_NH = _unmoved_hidden(run, group)
-        teacher_NH = boosted(hinted_NH, plain_NH, boost=run.config.hint_boost)
-        _keep_teacher(run, group, teacher_NH)
-        effect_N = kl_between(run.base, plain_NH, teacher_NH)
-        lengths = [len(item.response_ids) for item in group]
-        for item, effect_T in zip(group, torch.split(effect_N, lengths), strict=True):
+        for item, effect_T in zip(group, run.teacher.effects(group), strict=True):
             effects[item.sample_id] = effect_T
     small = run.config.hint_effect_min
     idle = {number for number, effect_T in effects.items() if float(effect_T.mean()) < small}
@@ -229,7 +223,7 @@ def _reanswer(
         hinted = under_collected(run.base, hinted, known, config)
         replayed = under_collected(run.base, replayed, known, config)
         _effective(run, hinted or replayed, {})  # how far there is to go is another way now
-    for turn in range(config.max_steps - 1):
+    for turn in range(run.sets):
         if run.enough():
             return "asked"
         began = set_began = run.clock()
@@ -259,7 +253,7 @@ def _reanswer(
             for item, reply in zip(asked, replies, strict=True)
         ]
         run.reanswers.update(item.sample_id for item in batch)
-        run.teacher_hidden.clear()  # of replies that will not be seen again
+        run.teacher.forget()
         for _ in range(config.reanswer_steps):
             kl = _step(run, batch, phase=REANSWER, began=began)
             began = run.clock()
@@ -269,6 +263,19 @@ def _reanswer(
                 return "asked"
         run.longest_step = max(run.longest_step, began - set_began)
     return "steps"
+
+
+def reanswer_sets(items: Sequence[Item], config: TrainConfig) -> int:
+    """ceil((max_steps - 1) d / n): how many sets of re-answers n rated replies ask for of which d
+    were not liked as they were.
+
+    Who has what they want is left alone: more sets would take the version nowhere but about.
+    """
+    most = config.max_steps - 1
+    if config.reanswer_sets == "all":
+        return most
+    unliked = sum(item.is_hinted or not (item.reward and item.reward > 0) for item in items)
+    return math.ceil(most * unliked / len(items))
 
 
 def chosen_for_reanswer(
@@ -330,7 +337,7 @@ def _backward(run: _Run, items: Sequence[Item]) -> StepSums:
     sums = StepSums()
     for group in micro_batches(items, max_tokens=run.config.micro_batch_tokens):
         run.check()
-        teacher_NH = _teacher_hidden(run, group)
+        teacher_NH = run.teacher.hidden(group)
         sums += group_backward(
             run.base, run.model, group, teacher_NH, config=run.config, counts=counts
         )
@@ -354,47 +361,3 @@ def step_share(
     if kl is None or effect is None:
         return config.reward_step * few
     return min(1.0, kl / (config.kl_full_share * effect)) * few
-
-
-def _teacher_hidden(run: _Run, group: Sequence[Item]) -> Tensor:
-    """The teacher's hidden states on the replies, (N, H), row by row; kept ones are reused. Of
-    replies that no hint teaches the frozen base's, whoever the teacher: it is their anchor."""
-    keys = [(item.sample_id, item.response_ids) for item in group]
-    missing = [item for item, key in zip(group, keys, strict=True) if key not in run.teacher_hidden]
-    is_base = run.teacher is None  # then one pass serves both
-    if taught := [item for item in missing if item.is_hinted or is_base]:
-        _keep_teacher(run, taught, _boosted_hidden(run, taught))
-    if anchored := [item for item in missing if not item.is_hinted and not is_base]:
-        pairs = [(item.prompt_ids, item.response_ids) for item in anchored]
-        with torch.no_grad(), wearing(run.model, None):
-            _keep_teacher(run, anchored, response_hidden(run.base, run.model, pairs))
-    return torch.cat([run.teacher_hidden[key] for key in keys])
-
-
-def _boosted_hidden(run: _Run, group: Sequence[Item]) -> Tensor:
-    boost = run.config.hint_boost
-    if boost and any(item.is_hinted for item in group):
-        return boosted(*_unmoved_hidden(run, group), boost=boost)
-    return _unmoved(run, [(i.teacher_prompt_ids, i.response_ids) for i in group])
-
-
-def _keep_teacher(run: _Run, group: Sequence[Item], teacher_NH: Tensor) -> None:
-    lengths = [len(item.response_ids) for item in group]
-    for item, teacher_TH in zip(group, torch.split(teacher_NH, lengths), strict=True):
-        run.teacher_hidden[item.sample_id, item.response_ids] = teacher_TH
-
-
-def _unmoved_hidden(run: _Run, group: Sequence[Item]) -> tuple[Tensor, Tensor]:
-    """The teacher's hidden states on the replies with the hints and without, (N, H) each."""
-    hinted = [(i.teacher_prompt_ids, i.response_ids) for i in group]
-    plain = [(i.prompt_ids, i.response_ids) for i in group]
-    if len(group) > 1:
-        return _unmoved(run, hinted), _unmoved(run, plain)
-    hinted_TH, plain_TH = _unmoved(run, [*hinted, *plain]).chunk(2)  # the conversation is shared
-    return hinted_TH, plain_TH
-
-
-@torch.no_grad()
-def _unmoved(run: _Run, pairs: Sequence[Pair]) -> Tensor:
-    with wearing(run.model, run.teacher):
-        return response_hidden(run.base, run.model, pairs)

@@ -33,6 +33,7 @@ from training.trainer import train
 HERE = Path(__file__).parent
 MAX_TOKENS, TEMPERATURE, HELD_OUT = 160, 0.7, 24
 TRIES = 8  # at a corrected answer
+AT_ONCE = 16  # replies asked for: of more, the last would wait longer than an engine may be silent
 FIRST = 48  # questions that are rated before the others
 EVALS = (0, 4, 8, 16, 32, 64)
 
@@ -47,21 +48,19 @@ class Lab:
     def ask(
         self, prompts: Sequence[Sequence[Message]], policy: Policy, *, seed: int
     ) -> list[Rollout]:
-        """One sampled reply to each, all at once."""
+        """One sampled reply to each, AT_ONCE at a time."""
 
         async def all_of_them() -> list[Rollout]:
-            return await asyncio.gather(
-                *(
-                    self.engine.generate(
-                        prompt,
-                        policy=policy,
-                        params=SamplingParams(
-                            temperature=TEMPERATURE, max_tokens=MAX_TOKENS, seed=seed + i
-                        ),
-                    )
-                    for i, prompt in enumerate(prompts)
+            places = asyncio.Semaphore(AT_ONCE)
+
+            async def one(number: int, prompt: Sequence[Message]) -> Rollout:
+                params = SamplingParams(
+                    temperature=TEMPERATURE, max_tokens=MAX_TOKENS, seed=seed + number
                 )
-            )
+                async with places:
+                    return await self.engine.generate(prompt, policy=policy, params=params)
+
+            return await asyncio.gather(*(one(i, prompt) for i, prompt in enumerate(prompts)))
 
         return asyncio.run(all_of_them())
 

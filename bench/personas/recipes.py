@@ -103,6 +103,9 @@ UPSTREAM_METHODS: dict[str, dict[str, Any]] = {
 # Thumbs alone need more than one pass: a thumb is one bit.
 THUMBS: dict[str, Any] = {"words": False, "reward_epochs": 4, "reward_step": 1.0}
 
+# However much was liked: what differs in one thing is compared with "opd-all-sets".
+ALL_SETS: dict[str, Any] = {"reanswer_sets": "all"}
+
 RECIPES = {
     each.name: each
     for each in (
@@ -110,15 +113,16 @@ RECIPES = {
         recipe("hinted", learns="hinted"),
         recipe("memory", learns="memory", batch=1),  # the next reply knows
         recipe("opd"),
-        recipe("opd-twice", reanswer_steps=2),
-        recipe("opd-collected", reanswer_hints="collected"),
-        recipe("opd-shown", demonstrations=2),  # liked replies, beside the hint
-        recipe("opd-eights", batch_size=8, max_steps=4),  # as many replies in half the steps
+        recipe("opd-all-sets", **ALL_SETS),
+        recipe("opd-twice", reanswer_steps=2, **ALL_SETS),
+        recipe("opd-collected", reanswer_hints="collected", **ALL_SETS),
+        recipe("opd-shown", demonstrations=2, **ALL_SETS),  # liked replies, beside the hint
+        recipe("opd-eights", batch_size=8, max_steps=4, **ALL_SETS),  # in half the steps
         recipe("opd-rated-only", max_steps=1),
-        recipe("opd-unboosted", hint_boost=0.0),
-        recipe("opd-topk", estimator="topk"),
-        recipe("opd-token", estimator="token"),
-        recipe("combine", method="combine"),
+        recipe("opd-unboosted", hint_boost=0.0, **ALL_SETS),
+        recipe("opd-topk", estimator="topk", **ALL_SETS),
+        recipe("opd-token", estimator="token", **ALL_SETS),
+        recipe("combine", method="combine", **ALL_SETS),
         recipe("binary", method="binary", **THUMBS),
         recipe("kto", method="kto", **THUMBS),
         recipe("apo_zero_unpaired", method="apo_zero_unpaired", **THUMBS),

@@ -126,6 +126,10 @@ SETTINGS = {
         _("A prompt answered anew learns"),
         {"own": _("its own hint"), "collected": _("the newest others before its own")},
     ),
+    "reanswer_sets": (
+        _("Prompts are answered anew"),
+        {"needed": _("the less, the more was liked"), "all": _("as often whatever was liked")},
+    ),
     "combine": (
         _("Hints and thumbs, with combine"),
         {"losses": _("as two losses"), "advantages": _("as one sum of advantages")},

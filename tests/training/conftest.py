@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from peft import PeftModel
 
 from rollouts.types import Message, Sample
 from training.adapters import attach, detach
 from training.advantages import Baseline
 from training.base import Base, load_base
+from training.batching import Item
 from training.config import TrainConfig
+from training.forward import kl_between, response_hidden
+from training.prepare import prepare
 from training.tiny import write_tiny
 from training.trainer import train
 from training.types import StepMetrics, TrainResult
@@ -86,3 +90,17 @@ def job(
 
 def samples(base: Base, count: int = 8, **changes: Any) -> list[Sample]:
     return [make_sample(base, number, **changes) for number in range(1, count + 1)]
+
+
+def items_of(base: Base, given: Sequence[Sample], config: TrainConfig) -> list[Item]:
+    return prepare(base, given, config, baseline=Baseline())[0]
+
+
+@torch.no_grad()
+def hinted_kl(base: Base, model: PeftModel, items: Sequence[Item]) -> float:
+    own = response_hidden(base, model, [(i.prompt_ids, i.response_ids) for i in items])
+    with model.disable_adapter():
+        teacher = response_hidden(
+            base, model, [(i.teacher_prompt_ids, i.response_ids) for i in items]
+        )
+    return float(kl_between(base, own, teacher).mean())

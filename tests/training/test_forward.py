@@ -17,7 +17,7 @@ from training.batching import Item
 from training.config import TrainConfig
 from training.errors import BaseInvalid
 from training.forward import Pair, response_hidden
-from training.trainer import _Run, _unmoved_hidden
+from training.teacher import Teacher
 
 
 def pairs_of(base: Base) -> list[Pair]:
@@ -78,13 +78,10 @@ def test_the_teachers_two_passes_may_be_one(
         )
         for number, (prompt, response) in enumerate(pairs_of(base))
     ]
-    run = _Run(
-        base=base, model=model, config=config, on_step=lambda step: None, check=lambda: None,
-        clock=lambda: 0.0,
-    )  # fmt: skip
+    teacher = Teacher(base, model, config)
     assert batching.shared_length([items[0].prompt_ids, items[0].teacher_prompt_ids])
     for group in (items, items[:1]):  # apart, and in one
-        found = _unmoved_hidden(run, group)
+        found = teacher._both_ways(group)
         with torch.no_grad(), model.disable_adapter():
             for name, found_NH in zip(("teacher_prompt_ids", "prompt_ids"), found, strict=True):
                 apart = [

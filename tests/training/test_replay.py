@@ -10,7 +10,7 @@ import pytest
 from peft import PeftModel
 
 from tests.training.conftest import job, make_sample, samples
-from training import trainer
+from training import teacher, trainer
 from training.advantages import Baseline
 from training.base import Base
 from training.batching import Item
@@ -39,9 +39,9 @@ def test_of_an_older_reply_one_hint_is_chosen_again(
         chosen.append(item.sample_id)
         return with_chosen_hint(base, model, item, *rest)
 
-    monkeypatch.setattr(trainer, "with_chosen_hint", choose)
+    monkeypatch.setattr(teacher, "with_chosen_hint", choose)
     older = make_sample(base, 99, other_hints=["", "One word."])
-    job(base, model, [make_sample(base, 1, hint=hint, reward=1.0)], config, replay=[older])
+    job(base, model, [make_sample(base, 1, hint=hint, reward=-1.0)], config, replay=[older])
     assert chosen.count(99) == 1
 
 

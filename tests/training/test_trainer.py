@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,8 +11,7 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
-from rollouts.types import Sample
-from tests.training.conftest import job, make_sample, samples
+from tests.training.conftest import hinted_kl, items_of, job, make_sample, samples
 from training.adapters import adapter_tensors, attach, detach
 from training.advantages import Baseline
 from training.base import Base
@@ -20,23 +19,8 @@ from training.batching import Item
 from training.config import COMBINES, ESTIMATORS, TrainConfig
 from training.errors import Diverged, NoSignal
 from training.forward import boosted, kl_between, logits, response_hidden, response_logprobs
-from training.prepare import prepare
 from training.step import counts_of, group_backward
 from training.trainer import chosen_for_reanswer, step_share
-
-
-def items_of(base: Base, given: Sequence[Sample], config: TrainConfig) -> list[Item]:
-    return prepare(base, given, config, baseline=Baseline())[0]
-
-
-@torch.no_grad()
-def hinted_kl(base: Base, model: PeftModel, items: Sequence[Item]) -> float:
-    own = response_hidden(base, model, [(i.prompt_ids, i.response_ids) for i in items])
-    with model.disable_adapter():
-        teacher = response_hidden(
-            base, model, [(i.teacher_prompt_ids, i.response_ids) for i in items]
-        )
-    return float(kl_between(base, own, teacher).mean())
 
 
 def weights(model: PeftModel) -> list[Tensor]:
@@ -362,21 +346,6 @@ def test_the_same_job_twice_gives_the_same_adapter(base: Base, config: TrainConf
         found.append(weights(model))
         detach(base, model)
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
-
-
-def test_earlier_hints_are_learned_further_in_a_job_of_thumbs_alone(
-    base: Base, model: PeftModel, config: TrainConfig
-) -> None:
-    liked = [make_sample(base, n, hint=None, reward=1.0) for n in range(1, 4)]
-    older = [make_sample(base, n, version_age=9) for n in range(11, 14)]
-    items = items_of(base, [make_sample(base, n) for n in range(11, 14)], config)
-    before = hinted_kl(base, model, items)
-    longer = dataclasses.replace(config, max_steps=8)
-    result, steps = job(base, model, liked, longer, replay=older)
-    assert [s.phase for s in steps] == ["rated", *["reanswer"] * 7]
-    assert set(result.reanswers) == {11, 12, 13}
-    assert result.trained == (1, 2, 3)
-    assert hinted_kl(base, model, items) < before - 0.05
 
 
 def test_prompts_take_turns_when_there_are_more_than_a_batch(base: Base) -> None:

@@ -1,0 +1,67 @@
+"""How often a job answers prompts anew."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from peft import PeftModel
+
+from tests.training.conftest import hinted_kl, items_of, job, make_sample
+from training.base import Base
+from training.config import TrainConfig
+from training.trainer import reanswer_sets
+
+
+def test_earlier_hints_are_learned_further_in_a_job_of_thumbs_alone(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    disliked = [make_sample(base, n, hint=None, reward=-1.0) for n in range(1, 4)]
+    older = [make_sample(base, n, version_age=9) for n in range(11, 14)]
+    items = items_of(base, [make_sample(base, n) for n in range(11, 14)], config)
+    before = hinted_kl(base, model, items)
+    longer = dataclasses.replace(config, max_steps=8)
+    result, steps = job(base, model, disliked, longer, replay=older)
+    assert [s.phase for s in steps] == ["rated", *["reanswer"] * 7]
+    assert set(result.reanswers) == {11, 12, 13}
+    assert result.trained == (1, 2, 3)
+    assert hinted_kl(base, model, items) < before - 0.05
+
+
+def test_who_likes_everything_is_left_alone(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    liked = [make_sample(base, n, hint=None, reward=1.0) for n in range(1, 4)]
+    older = [make_sample(base, n, version_age=9) for n in range(11, 14)]
+    result, steps = job(base, model, liked, config, replay=older)
+    assert ([s.phase for s in steps], result.reanswers) == (["rated"], {})
+    all_sets = dataclasses.replace(config, reanswer_sets="all")
+    result, steps = job(base, model, liked, all_sets, replay=older)
+    assert [s.phase for s in steps] == ["rated", *["reanswer"] * (config.max_steps - 1)]
+
+
+@pytest.mark.parametrize(
+    ("disliked", "hinted", "unvoted", "liked", "sets"),
+    [  # ceil(6 d / n)
+        (8, 0, 0, 0, 6),
+        (1, 0, 0, 7, 1),  # 0.75
+        (2, 0, 0, 6, 2),  # 1.5
+        (0, 3, 0, 5, 3),  # 2.25: liked, and something was still to be better
+        (0, 0, 1, 1, 3),  # nobody has said that it was liked
+        (0, 0, 0, 8, 0),
+    ],
+)
+def test_sets_of_reanswers_go_by_the_share_that_was_not_liked(
+    base: Base, disliked: int, hinted: int, unvoted: int, liked: int, sets: int
+) -> None:
+    kinds = [
+        *[{"hint": None, "reward": -1.0}] * disliked,
+        *[{"hint": "Be brief.", "reward": 1.0}] * hinted,
+        *[{"hint": "Be brief.", "reward": None}] * unvoted,
+        *[{"hint": None, "reward": 1.0}] * liked,
+    ]
+    given = [make_sample(base, n, **kind) for n, kind in enumerate(kinds)]
+    config = TrainConfig(max_steps=7)
+    assert reanswer_sets(items_of(base, given, config), config) == sets
+    every = dataclasses.replace(config, reanswer_sets="all")
+    assert reanswer_sets(items_of(base, given, every), every) == 6

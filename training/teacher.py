@@ -1,0 +1,84 @@
+"""The teacher of a run: who is shown the hints, and its hidden states on the replies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from peft import PeftModel
+from torch import Tensor
+
+from training.adapters import snapshot, wearing
+from training.base import Base
+from training.batching import Item
+from training.candidates import with_chosen_hint
+from training.config import TrainConfig
+from training.forward import Pair, boosted, kl_between, response_hidden
+
+
+class Teacher:
+    """The frozen base, or the adapter as it was before the job, with the hint in its prompt.
+
+    Its states on a reply are computed once and kept until `forget`.
+    """
+
+    def __init__(self, base: Base, model: PeftModel, config: TrainConfig) -> None:
+        self._base, self._model, self._config = base, model, config
+        self._adapter = snapshot(model) if config.teacher == "parent" else None  # None: the base
+        self._kept: dict[tuple[int, tuple[int, ...]], Tensor] = {}
+
+    def forget(self) -> None:
+        """Of replies that will not be seen again."""
+        self._kept.clear()
+
+    def with_chosen_hint(self, item: Item) -> Item:
+        """The item under that of its candidate hints which teaches it best."""
+        return with_chosen_hint(self._base, self._model, item, self._config, self._adapter)
+
+    def effects(self, group: Sequence[Item]) -> list[Tensor]:
+        """How far its hint moves the teacher on each hinted reply: KL(plain || hinted and boosted)
+        of each token, (T,) nats."""
+        hinted_NH, plain_NH = self._both_ways(group)
+        teacher_NH = boosted(hinted_NH, plain_NH, boost=self._config.hint_boost)
+        self._keep(group, teacher_NH)
+        effect_N = kl_between(self._base, plain_NH, teacher_NH)
+        return list(torch.split(effect_N, [len(item.response_ids) for item in group]))
+
+    def hidden(self, group: Sequence[Item]) -> Tensor:
+        """Hidden states on the replies, (N, H), row by row. Of replies that no hint teaches the
+        frozen base's, whoever the teacher: it is their anchor."""
+        keys = [(item.sample_id, item.response_ids) for item in group]
+        missing = [item for item, key in zip(group, keys, strict=True) if key not in self._kept]
+        is_base = self._adapter is None  # then one pass serves both
+        if taught := [item for item in missing if item.is_hinted or is_base]:
+            self._keep(taught, self._boosted(taught))
+        if anchored := [item for item in missing if not item.is_hinted and not is_base]:
+            pairs = [(item.prompt_ids, item.response_ids) for item in anchored]
+            with torch.no_grad(), wearing(self._model, None):
+                self._keep(anchored, response_hidden(self._base, self._model, pairs))
+        return torch.cat([self._kept[key] for key in keys])
+
+    def _boosted(self, group: Sequence[Item]) -> Tensor:
+        boost = self._config.hint_boost
+        if boost and any(item.is_hinted for item in group):
+            return boosted(*self._both_ways(group), boost=boost)
+        return self._states([(i.teacher_prompt_ids, i.response_ids) for i in group])
+
+    def _keep(self, group: Sequence[Item], teacher_NH: Tensor) -> None:
+        lengths = [len(item.response_ids) for item in group]
+        for item, teacher_TH in zip(group, torch.split(teacher_NH, lengths), strict=True):
+            self._kept[item.sample_id, item.response_ids] = teacher_TH
+
+    def _both_ways(self, group: Sequence[Item]) -> tuple[Tensor, Tensor]:
+        """Hidden states on the replies with the hints and without, (N, H) each."""
+        hinted = [(i.teacher_prompt_ids, i.response_ids) for i in group]
+        plain = [(i.prompt_ids, i.response_ids) for i in group]
+        if len(group) > 1:
+            return self._states(hinted), self._states(plain)
+        hinted_TH, plain_TH = self._states([*hinted, *plain]).chunk(2)  # the conversation is shared
+        return hinted_TH, plain_TH
+
+    @torch.no_grad()
+    def _states(self, pairs: Sequence[Pair]) -> Tensor:
+        with wearing(self._model, self._adapter):
+            return response_hidden(self._base, self._model, pairs)
