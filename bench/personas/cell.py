@@ -120,9 +120,16 @@ class Cell:
     """One person with one recipe, from no version to the last rated turn."""
 
     def __init__(
-        self, lab: Lab, recipe: Recipe, person: Person, seed: int, held_out: int = HELD_OUT
+        self,
+        lab: Lab,
+        recipe: Recipe,
+        person: Person,
+        seed: int,
+        held_out: int = HELD_OUT,
+        asked_at: Sequence[int] = EVALS,
     ) -> None:
         self.lab, self.recipe, self.person, self.seed = lab, recipe, person, seed
+        self.asked_at = asked_at  # rated turns after which the held-out questions are asked
         self.questions, self.held_out = questions_for(person, seed, held_out)
         self.policy: Policy = BASE
         self.baseline = Baseline()
@@ -141,10 +148,10 @@ class Cell:
         while done < turns and self.recipe.is_rated:
             then = min(done + self.recipe.batch - len(self.waiting), turns)
             # No update comes in between: what answers now is what would answer then.
-            evals |= {str(n): self.evaluate() for n in EVALS if done < n < then}
+            evals |= {str(n): self.evaluate() for n in self.asked_at if done < n < then}
             self.take(self.rate(done, then - done))
             done = then
-            if done in EVALS or done == turns:
+            if done in self.asked_at or done == turns:
                 evals[str(done)] = self.evaluate()
             print(self.label, done, json.dumps(evals.get(str(done))), self.updates[-1:], flush=True)
         cell = {

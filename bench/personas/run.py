@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.personas.cell import HELD_OUT, HERE, Cell, Lab
+from bench.personas.cell import EVALS, HELD_OUT, HERE, Cell, Lab
 from bench.personas.people import PEOPLE
 from bench.personas.recipes import QUICK, RECIPES, made_with
 from bench.personas.report import write_report
@@ -116,7 +116,7 @@ def run_cells(wanted: Sequence[tuple[str, str, int]], args: argparse.Namespace) 
         lab = Lab(build_engine(EngineConfig(url=url, key=key)), base, folder)
         for recipe, person, seed in wanted:
             chosen = QUICK if args.quick else RECIPES[recipe]
-            one = Cell(lab, chosen, PEOPLE[person], seed, args.held_out)
+            one = Cell(lab, chosen, PEOPLE[person], seed, args.held_out, args.asked_at)
             cell = one.run(args.turns, with_gate=not args.quick)
             args.out.parent.mkdir(parents=True, exist_ok=True)
             with args.out.open("a", encoding="utf-8") as file:
@@ -138,6 +138,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--held-out", type=int, default=HELD_OUT, choices=range(2, 97), metavar="N",
         help=f"questions that are never rated, up to 96; default {HELD_OUT}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--asked-at", nargs="+", type=int, default=EVALS, metavar="TURNS",
+        help="rated turns after which they are asked; always before the first and after the last",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, default=HERE / "results" / "cells.jsonl")
     parser.add_argument("--report", type=Path, default=HERE.parent.parent / "docs" / "personas")

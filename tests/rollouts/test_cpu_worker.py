@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,6 +69,62 @@ def test_what_is_no_number_in_a_slot_reaches_its_own_tokens_alone(
     lora_b[LAST] = torch.nan
     found_BO = added(kernels, inputs_BH, INDICES, lora_b)
     assert found_BO.isnan().any(dim=-1).tolist() == [False, False, False, True]
+
+
+def wrapper_of(indices: list[int], *, is_prefill: bool) -> Any:
+    """What vLLM's layers call, told which adapter each token of the batch wears."""
+    import_module("rollouts.engines.cpu_worker")
+    mapping = SimpleNamespace(  # vLLM's LoRAMapping, without all that its module imports
+        index_mapping=tuple(0 if n == BASE else n + 1 for n in indices),
+        prompt_mapping=tuple(0 if n == BASE else n + 1 for n in indices),
+        is_prefill=is_prefill,
+    )
+    punica = import_module("vllm.lora.punica_wrapper.punica_cpu")
+    wrapper = punica.PunicaWrapperCPU(64, 16, "cpu")
+    wrapper.update_metadata(mapping, [FIRST + 1, 2, LAST + 1], 3, 100)
+    return wrapper
+
+
+@pytest.mark.parametrize("is_prefill", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("indices", "is_by_adapter"),
+    [
+        ([FIRST] * 6, True),
+        ([BASE, BASE, BASE, LAST, LAST, LAST], True),
+        ([FIRST, LAST, BASE, LAST, FIRST, FIRST], True),
+        ([BASE] * 4, True),
+        ([FIRST, 1, LAST, BASE], False),
+    ],
+)
+def test_products_by_adapter_are_those_by_token(
+    monkeypatch: pytest.MonkeyPatch,
+    is_prefill: bool,
+    dtype: torch.dtype,
+    indices: list[int],
+    is_by_adapter: bool,
+) -> None:
+    wrapper = wrapper_of(indices, is_prefill=is_prefill)
+    assert wrapper._is_by_adapter is is_by_adapter
+    torch.manual_seed(0)
+    sizes = (4, 2)
+    inputs_TH = torch.randn(len(indices), HIDDEN).to(dtype)
+    low = tuple(torch.randn(3, 1, RANK, HIDDEN).to(dtype) for _ in sizes)
+    high = tuple(torch.randn(3, 1, size, RANK).to(dtype) for size in sizes)
+    start_TO = torch.randn(len(indices), sum(sizes)).to(dtype)
+    ours_TO = start_TO.clone()
+    wrapper.add_lora_linear(ours_TO, inputs_TH, low, high, 0.5, sizes)
+    monkeypatch.setattr(wrapper, "_is_by_adapter", False)
+    theirs_TO = start_TO.clone()
+    wrapper.add_lora_linear(theirs_TO, inputs_TH, low, high, 0.5, sizes)
+    torch.testing.assert_close(ours_TO, theirs_TO)
+    for row, slot in enumerate(indices):  # and by hand
+        added = [
+            (0.5 * (inputs_TH[row].float() @ a[slot, 0].float().T)).to(dtype) @ b[slot, 0].T
+            for a, b in zip(low, high, strict=True)
+        ]
+        wanted = start_TO[row] if slot == BASE else start_TO[row] + torch.cat(added)
+        torch.testing.assert_close(ours_TO[row], wanted)
 
 
 def test_vllm_itself_still_takes_the_last_slot(kernels: Any, inputs_BH: Tensor) -> None:
