@@ -23,7 +23,9 @@ from vllm.lora.ops.torch_ops import lora_ops
 from vllm.lora.punica_wrapper import punica_cpu
 
 KERNELS = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")  # the sgmv_* call these
-FEWEST = 3  # tokens per adapter, on average, from which products per adapter are quicker
+# Products by adapter are the quicker ones of up to so many adapters, and of so many tokens to each
+# of more (bench/load/products.py).
+FEW_ADAPTERS, MANY_TOKENS = 8, 3
 
 Rows = slice | Tensor
 
@@ -69,7 +71,9 @@ class PunicaByAdapter(punica_cpu.PunicaWrapperCPU):
         super().update_metadata(*mapping, **named)
         indices_T = self.token_lora_indices
         self._by_slot = rows_by_slot(indices_T)
-        self._is_by_adapter = len(indices_T) >= FEWEST * len(self._by_slot)
+        adapters = len(self._by_slot)
+        is_many_each = len(indices_T) >= MANY_TOKENS * adapters
+        self._is_by_adapter = adapters <= FEW_ADAPTERS or is_many_each
 
     def add_lora_linear(
         self,
@@ -91,8 +95,9 @@ class PunicaByAdapter(punica_cpu.PunicaWrapperCPU):
             worn = x[rows].float()
             start = 0
             for a, b, size in zip(lora_a_stacked, lora_b_stacked, output_slices, strict=True):
-                low = scale * (worn @ a[slot, 0].float().T)
-                y[rows, start : start + size] += low.to(y.dtype) @ b[slot, 0].T
+                low = (scale * (worn @ a[slot, 0].float().T)).to(y.dtype)
+                high = low.float() @ b[slot, 0].float().T  # torch's small products in bf16 are slow
+                y[rows, start : start + size] += high.to(y.dtype)
                 start += size
 
 

@@ -81,20 +81,20 @@ def wrapper_of(indices: list[int], *, is_prefill: bool) -> Any:
     )
     punica = import_module("vllm.lora.punica_wrapper.punica_cpu")
     wrapper = punica.PunicaWrapperCPU(64, 16, "cpu")
-    wrapper.update_metadata(mapping, [FIRST + 1, 2, LAST + 1], 3, 100)
+    wrapper.update_metadata(mapping, list(range(1, 11)), 10, 100)
     return wrapper
 
 
 @pytest.mark.parametrize("is_prefill", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    ("indices", "is_by_adapter"),
+    "indices",
     [
-        ([FIRST] * 6, True),
-        ([BASE, BASE, BASE, LAST, LAST, LAST], True),
-        ([FIRST, LAST, BASE, LAST, FIRST, FIRST], True),
-        ([BASE] * 4, True),
-        ([FIRST, 1, LAST, BASE], False),
+        [FIRST],
+        [FIRST] * 6,
+        [BASE, BASE, BASE, LAST, LAST, LAST],
+        [FIRST, LAST, BASE, LAST, FIRST, 1],
+        [BASE] * 4,
     ],
 )
 def test_products_by_adapter_are_those_by_token(
@@ -102,10 +102,9 @@ def test_products_by_adapter_are_those_by_token(
     is_prefill: bool,
     dtype: torch.dtype,
     indices: list[int],
-    is_by_adapter: bool,
 ) -> None:
     wrapper = wrapper_of(indices, is_prefill=is_prefill)
-    assert wrapper._is_by_adapter is is_by_adapter
+    assert wrapper._is_by_adapter
     torch.manual_seed(0)
     sizes = (4, 2)
     inputs_TH = torch.randn(len(indices), HIDDEN).to(dtype)
@@ -125,6 +124,18 @@ def test_products_by_adapter_are_those_by_token(
         ]
         wanted = start_TO[row] if slot == BASE else start_TO[row] + torch.cat(added)
         torch.testing.assert_close(ours_TO[row], wanted)
+
+
+@pytest.mark.parametrize(
+    ("adapters", "tokens", "is_by_adapter"),
+    [(8, 8, True), (9, 9, False), (9, 26, False), (9, 27, True), (0, 5, True)],
+)
+def test_many_adapters_of_few_tokens_are_left_to_vllm(
+    adapters: int, tokens: int, is_by_adapter: bool
+) -> None:
+    indices = [n % adapters if adapters else BASE for n in range(tokens)]
+    wrapper = wrapper_of(indices, is_prefill=False)
+    assert wrapper._is_by_adapter is is_by_adapter
 
 
 def test_vllm_itself_still_takes_the_last_slot(kernels: Any, inputs_BH: Tensor) -> None:
