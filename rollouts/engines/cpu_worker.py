@@ -17,7 +17,6 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
 from vllm.lora.ops import torch_ops
 from vllm.lora.ops.torch_ops import lora_ops
 from vllm.lora.punica_wrapper import punica_cpu
@@ -26,8 +25,6 @@ KERNELS = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")  # the sgmv_* call
 # Products by adapter are the quicker ones of up to so many adapters, and of so many tokens to each
 # of more (bench/load/products.py).
 FEW_ADAPTERS, MANY_TOKENS = 8, 3
-
-Rows = slice | Tensor
 
 
 def for_adapters_alone(kernel: Any) -> Any:
@@ -50,9 +47,10 @@ def for_adapters_alone(kernel: Any) -> Any:
     return masked
 
 
-def rows_by_slot(indices_T: Tensor) -> list[tuple[int, Rows]]:
-    """The slots that tokens wear, each with its rows: a slice where they stand together."""
-    found: list[tuple[int, Rows]] = []
+def rows_by_slot(indices_T: Any) -> list[tuple[int, Any]]:
+    """The slots that tokens wear, each with its rows: their indices, or a slice where they stand
+    together."""
+    found: list[tuple[int, Any]] = []
     for slot in sorted(set(indices_T.tolist())):
         if slot >= 0:
             rows = (indices_T == slot).nonzero().squeeze(-1)
@@ -64,7 +62,7 @@ def rows_by_slot(indices_T: Tensor) -> list[tuple[int, Rows]]:
 class PunicaByAdapter(punica_cpu.PunicaWrapperCPU):
     """vLLM's products of adapters for CPUs, by adapter and not by token where that is quicker."""
 
-    _by_slot: Sequence[tuple[int, Rows]] = ()
+    _by_slot: Sequence[tuple[int, Any]] = ()
     _is_by_adapter = False
 
     def update_metadata(self, *mapping: Any, **named: Any) -> None:
@@ -77,10 +75,10 @@ class PunicaByAdapter(punica_cpu.PunicaWrapperCPU):
 
     def add_lora_linear(
         self,
-        y: Tensor,
-        x: Tensor,
-        lora_a_stacked: tuple[Tensor, ...],
-        lora_b_stacked: tuple[Tensor, ...],
+        y: Any,
+        x: Any,
+        lora_a_stacked: tuple[Any, ...],
+        lora_b_stacked: tuple[Any, ...],
         scale: float,
         output_slices: tuple[int, ...],
         **rest: Any,
