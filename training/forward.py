@@ -73,8 +73,10 @@ def _read(decoder: Any, ids_P: Tensor, *, rows: int) -> DynamicCache | None:
     return cache
 
 
-def boosted(hinted_NH: Tensor, plain_NH: Tensor, *, boost: float) -> Tensor:
+def boosted(hinted_NH: Tensor, plain_NH: Tensor, *, boost: float | Tensor) -> Tensor:
     """h + b (h - p): hidden states whose logits go further the way the hint moved them, (N, H).
+
+    b is a number, or one per token (N, 1).
 
     The output layer is linear, so its logits are z_h + b (z_h - z_p): classifier-free guidance
     (arXiv 2207.12598, eq. 6; for language models 2306.17806, eq. 7) with the hint as condition.

@@ -24,13 +24,20 @@ TEMPLATE_CHANGED = "template_changed"  # the prompt renders to other ids than we
 
 
 def prepare(
-    base: Base, samples: Sequence[Sample], config: TrainConfig, *, baseline: Baseline
+    base: Base,
+    samples: Sequence[Sample],
+    config: TrainConfig,
+    *,
+    baseline: Baseline,
+    again: frozenset[str] = frozenset(),
 ) -> tuple[list[Item], dict[int, str]]:
-    """The items that can train, in the order given, and the drop reason of each other id."""
+    """The items that can train, in the order given, and the drop reason of each other id.
+
+    `again`: hints that the user says although a version has learned them."""
     items: list[Item] = []
     dropped: dict[int, str] = {}
     for sample in samples:
-        made = _item(base, sample, config, baseline)
+        made = _item(base, sample, config, baseline, again)
         if isinstance(made, str):
             dropped[sample.id] = made
         else:
@@ -38,7 +45,22 @@ def prepare(
     return items, dropped
 
 
-def _item(base: Base, sample: Sample, config: TrainConfig, baseline: Baseline) -> Item | str:
+def said_again(samples: Sequence[Sample], learned: Sequence[Sample]) -> frozenset[str]:
+    """The hints of `samples` that were in `learned` too, and so were not learned well enough."""
+    return _hints(samples) & _hints(learned)
+
+
+def _hints(samples: Sequence[Sample]) -> frozenset[str]:
+    return frozenset(hint for sample in samples for hint in sample.lessons)
+
+
+def _item(
+    base: Base,
+    sample: Sample,
+    config: TrainConfig,
+    baseline: Baseline,
+    again: frozenset[str],
+) -> Item | str:
     """The sample's item, or the reason why it has none."""
     reason = _reason_against(sample, config)
     if reason is not None:
@@ -62,6 +84,7 @@ def _item(base: Base, sample: Sample, config: TrainConfig, baseline: Baseline) -
         teacher_prompt_ids=teacher_prompts[0],
         other_prompts_ids=tuple(teacher_prompts[1:]),
         is_hinted=distilled,
+        boost=config.hint_boost if again.isdisjoint(sample.lessons) else config.hint_boost_again,
         rollout_logprobs=tuple((sample.rollout_logprobs or ())[: config.rated_tokens])
         if has_logprobs and (advantage is not None or config.distils_tokens)
         else None,

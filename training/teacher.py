@@ -39,7 +39,7 @@ class Teacher:
         """How far its hint moves the teacher on each hinted reply: KL(plain || hinted and boosted)
         of each token, (T,) nats."""
         hinted_NH, plain_NH = self._both_ways(group)
-        teacher_NH = boosted(hinted_NH, plain_NH, boost=self._config.hint_boost)
+        teacher_NH = boosted(hinted_NH, plain_NH, boost=self._boosts(group))
         self._keep(group, teacher_NH)
         effect_N = kl_between(self._base, plain_NH, teacher_NH)
         return list(torch.split(effect_N, [len(item.response_ids) for item in group]))
@@ -59,10 +59,14 @@ class Teacher:
         return torch.cat([self._kept[key] for key in keys])
 
     def _boosted(self, group: Sequence[Item]) -> Tensor:
-        boost = self._config.hint_boost
-        if boost and any(item.is_hinted for item in group):
-            return boosted(*self._both_ways(group), boost=boost)
+        if any(item.boost for item in group if item.is_hinted):
+            return boosted(*self._both_ways(group), boost=self._boosts(group))
         return self._states([(i.teacher_prompt_ids, i.response_ids) for i in group])
+
+    def _boosts(self, group: Sequence[Item]) -> Tensor:
+        """Each token's, (N, 1)."""
+        boosts = [item.boost for item in group for _ in item.response_ids]
+        return torch.tensor(boosts, device=self._base.device).unsqueeze(-1)
 
     def _keep(self, group: Sequence[Item], teacher_NH: Tensor) -> None:
         lengths = [len(item.response_ids) for item in group]

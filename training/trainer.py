@@ -25,7 +25,7 @@ from training.forward import response_logprobs
 from training.kto import kto_backward, weights_of
 from training.metrics import step_metrics
 from training.optimizer import load_optimizer, make_optimizer
-from training.prepare import HINT_NO_EFFECT, prepare, under_collected
+from training.prepare import HINT_NO_EFFECT, prepare, said_again, under_collected
 from training.sampling import sample_replies
 from training.step import StepSums, counts_of, group_backward
 from training.teacher import Teacher
@@ -61,7 +61,8 @@ def train(
     started = clock()
     known = _with_examples(base, model, replay, samples, config)  # newest last
     replay, samples = known[: len(replay)], known[len(replay) :]
-    items, dropped = prepare(base, samples, config, baseline=baseline)
+    again = said_again(samples, replay)
+    items, dropped = prepare(base, samples, config, baseline=baseline, again=again)
     run = _Run(base=base, model=model, config=config, on_step=on_step, check=check, clock=clock)
     run.started, run.enough = started, enough
     items = _effective(run, items, dropped)
@@ -71,7 +72,7 @@ def train(
         _go_on_with(run.optimizer, parent_optimizer)
     hinted = [item for item in items if item.is_hinted]
     run.sets = reanswer_sets(items, config)
-    replayed = _replayed(run, replay, is_alone=not hinted) if run.sets else []
+    replayed = _replayed(run, replay, again, is_alone=not hinted) if run.sets else []
     learns = bool(hinted or replayed)
     rated, run.kto_weights = in_steps(items, batch_size=config.batch_size), weights_of(items)
     epochs = 1 if learns else config.reward_epochs
@@ -190,13 +191,15 @@ def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> lis
     return [item for item in items if item.sample_id not in idle]
 
 
-def _replayed(run: _Run, replay: Sequence[Sample], *, is_alone: bool) -> list[Item]:
+def _replayed(
+    run: _Run, replay: Sequence[Sample], again: frozenset[str], *, is_alone: bool
+) -> list[Item]:
     """Hinted items whose prompts are answered anew: however old the reply to them is by now.
 
     When the job has no hint of its own, the hints' whole effect is measured on these.
     """
     fresh = [replace(sample, version_age=0) for sample in replay]
-    items, dropped = prepare(run.base, fresh, run.config, baseline=Baseline())
+    items, dropped = prepare(run.base, fresh, run.config, baseline=Baseline(), again=again)
     items = [item for item in items if item.is_hinted]
     if is_alone:
         return _effective(run, items, dropped)

@@ -85,6 +85,7 @@ UPSTREAM: dict[str, Any] = {
     "max_steps": 1,
     "kl_full_share": 0.0,
     "hint_boost": 0.0,
+    "hint_boost_again": 0.0,
     "hint_effect_min": 0.0,
     "baseline_rate": 0.0,
     "sigma_floor": 1.0,
@@ -103,8 +104,10 @@ UPSTREAM_METHODS: dict[str, dict[str, Any]] = {
 # Thumbs alone need more than one pass: a thumb is one bit.
 THUMBS: dict[str, Any] = {"words": False, "reward_epochs": 4, "reward_step": 1.0}
 
-# However much was liked: what differs in one thing is compared with "opd-all-sets".
-ALL_SETS: dict[str, Any] = {"reanswer_sets": "all"}
+# A hint that is said again is pushed no further.
+ONE_BOOST: dict[str, Any] = {"hint_boost_again": TrainConfig().hint_boost}
+# However much was liked, too: what differs in one thing is compared with "opd-all-sets".
+ALL_SETS: dict[str, Any] = {"reanswer_sets": "all", **ONE_BOOST}
 
 RECIPES = {
     each.name: each
@@ -113,13 +116,14 @@ RECIPES = {
         recipe("hinted", learns="hinted"),
         recipe("memory", learns="memory", batch=1),  # the next reply knows
         recipe("opd"),
+        recipe("opd-one-boost", **ONE_BOOST),
         recipe("opd-all-sets", **ALL_SETS),
         recipe("opd-twice", reanswer_steps=2, **ALL_SETS),
         recipe("opd-collected", reanswer_hints="collected", **ALL_SETS),
         recipe("opd-shown", demonstrations=2, **ALL_SETS),  # liked replies, beside the hint
         recipe("opd-eights", batch_size=8, max_steps=4, **ALL_SETS),  # in half the steps
         recipe("opd-rated-only", max_steps=1),
-        recipe("opd-unboosted", hint_boost=0.0, **ALL_SETS),
+        recipe("opd-unboosted", **{**ALL_SETS, "hint_boost": 0.0, "hint_boost_again": 0.0}),
         recipe("opd-topk", estimator="topk", **ALL_SETS),
         recipe("opd-token", estimator="token", **ALL_SETS),
         recipe("combine", method="combine", **ALL_SETS),
