@@ -122,7 +122,7 @@ RECIPES = {
         recipe("opd-collected", reanswer_hints="collected", **ALL_SETS),
         recipe("opd-shown", demonstrations=2, **ALL_SETS),  # liked replies, beside the hint
         recipe("opd-eights", batch_size=8, max_steps=4, **ALL_SETS),  # in half the steps
-        recipe("opd-rated-only", max_steps=1),
+        recipe("opd-rated-only", max_steps=1, **ONE_BOOST),
         recipe("opd-unboosted", **{**ALL_SETS, "hint_boost": 0.0, "hint_boost_again": 0.0}),
         recipe("opd-topk", estimator="topk", **ALL_SETS),
         recipe("opd-token", estimator="token", **ALL_SETS),

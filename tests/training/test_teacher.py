@@ -1,0 +1,64 @@
+"""How far beyond the hint the teacher goes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from peft import PeftModel
+
+from tests.training.conftest import items_of, job, make_sample
+from training.base import Base
+from training.config import TrainConfig
+from training.forward import boosted, kl_between, response_hidden
+from training.prepare import said_again
+from training.teacher import Teacher
+
+BRIEF, FORMAL = "Be brief.", "Be formal."
+
+
+def test_a_hint_is_said_again_if_a_version_has_learned_it(base: Base) -> None:
+    now = [make_sample(base, 1, hint=BRIEF), make_sample(base, 2, hint="Greet me.")]
+    learned = [make_sample(base, 3, hint=FORMAL), make_sample(base, 4, hint=BRIEF)]
+    liked = make_sample(base, 5, hint=None, reward=1.0)
+    assert said_again([*now, liked], [*learned, liked]) == {BRIEF}
+    assert said_again(now, []) == said_again([], learned) == frozenset()
+
+
+@torch.no_grad()
+def test_each_reply_has_its_own_boost(base: Base, model: PeftModel, config: TrainConfig) -> None:
+    given = [make_sample(base, 1), make_sample(base, 2, hint=FORMAL)]
+    items = [
+        replace(item, boost=boost)
+        for item, boost in zip(items_of(base, given, config), (0.25, 2.0), strict=True)
+    ]
+    wanted = [
+        boosted(
+            response_hidden(base, base.model, [(item.teacher_prompt_ids, item.response_ids)]),
+            response_hidden(base, base.model, [(item.prompt_ids, item.response_ids)]),
+            boost=item.boost,
+        )
+        for item in items
+    ]
+    teacher = Teacher(base, model, config)
+    torch.testing.assert_close(teacher.hidden(items), torch.cat(wanted), rtol=1e-4, atol=1e-4)
+    teacher.forget()
+    effects = teacher.effects(items)
+    for item, found_T, wanted_TH in zip(items, effects, wanted, strict=True):
+        plain_TH = response_hidden(base, base.model, [(item.prompt_ids, item.response_ids)])
+        torch.testing.assert_close(
+            found_T, kl_between(base, plain_TH, wanted_TH), rtol=1e-3, atol=1e-4
+        )
+
+
+@pytest.mark.parametrize(("earlier", "boost"), [(FORMAL, 0.3), (BRIEF, 0.9)])
+def test_what_is_said_again_pushes_further(
+    base: Base, model: PeftModel, config: TrainConfig, earlier: str, boost: float
+) -> None:
+    given = [make_sample(base, n, hint=BRIEF) for n in range(1, 4)]
+    older = make_sample(base, 9, hint=earlier, version_age=1)
+    items = [replace(item, boost=boost) for item in items_of(base, given, config)]
+    effects = Teacher(base, model, config).effects(items)
+    _, steps = job(base, model, given, config, replay=[older])
+    assert steps[0].kl == pytest.approx(float(torch.cat(effects).mean()), rel=1e-3)
