@@ -46,8 +46,9 @@ def prepare(
 
 
 def said_again(samples: Sequence[Sample], learned: Sequence[Sample]) -> frozenset[str]:
-    """The hints of `samples` that were in `learned` too, and so were not learned well enough."""
-    return _hints(samples) & _hints(learned)
+    """The hints of `samples` that were in `learned` too, and so were not learned well enough: said
+    of replies of the version that has learned them, not of older ones."""
+    return _hints([each for each in samples if each.version_age == 0]) & _hints(learned)
 
 
 def _hints(samples: Sequence[Sample]) -> frozenset[str]:

@@ -23,6 +23,8 @@ def test_a_hint_is_said_again_if_a_version_has_learned_it(base: Base) -> None:
     learned = [make_sample(base, 3, hint=FORMAL), make_sample(base, 4, hint=BRIEF)]
     liked = make_sample(base, 5, hint=None, reward=1.0)
     assert said_again([*now, liked], [*learned, liked]) == {BRIEF}
+    of_an_older_version = make_sample(base, 6, hint=FORMAL, version_age=1)
+    assert said_again([of_an_older_version], learned) == frozenset()
     assert said_again(now, []) == said_again([], learned) == frozenset()
 
 
