@@ -76,9 +76,7 @@ def train(
     learns = bool(hinted or replayed)
     rated, run.kto_weights = in_steps(items, batch_size=config.batch_size), weights_of(items)
     epochs = 1 if learns else config.reward_epochs
-    run.steps = epochs * len(rated)
-    if learns:
-        run.steps += run.sets * config.reanswer_steps
+    run.steps = epochs * len(rated) + learns * run.sets * config.reanswer_steps
     if epochs > 1 and not config.is_kto:
         rated = [[_with_proximal(run, item) for item in batch] for batch in rated]
     trained = _rate(run, rated * epochs)
