@@ -86,8 +86,8 @@ _GATE = (
     ),
     gettext_noop("it goes the whole way that training went"),
     gettext_noop(
-        "it goes %(value)s of the way that training went: the whole way led too far from"
-        " the base model"
+        "it goes %(value)s of the way from the base model that training had gone: the whole"
+        " way led too far"
     ),
 )
 _WITH_VALUES = (

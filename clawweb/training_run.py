@@ -118,7 +118,7 @@ def _version(job: TrainingJob, keeper: Keeper) -> bool:
         clock.took("train")
         jobs.advance(job, state=JobState.GATING, phase=_GATE, timings=clock.seconds)
         hints = _hints(job)
-        way = step_back(base, model, parent, neutral_prompts(), hints, settings, check)
+        way = step_back(base, model, neutral_prompts(), hints, settings, check)
         clock.took("step_back")
         version = versions.next_version(job.user)
         path = versions.folder_for(job.user, version, job.attempt)

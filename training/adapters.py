@@ -188,19 +188,10 @@ def round_to_saved(model: PeftModel) -> None:
 
 
 @torch.no_grad()
-def move_between(
-    model: PeftModel, start: dict[str, Tensor], end: dict[str, Tensor], *, share: float
-) -> None:
-    """Set the adapter to start + share (end - start), parameter by parameter."""
+def scale(model: PeftModel, end: dict[str, Tensor], *, share: float) -> None:
+    """Set the adapter to that share of the way from the base to `end`: B shrinks, A stays."""
     for name, tensor in adapter_tensors(model).items():
-        tensor.copy_(torch.lerp(start[name].to(tensor.device, tensor.dtype), end[name], share))
-
-
-def start_of(parent: Path | None, end: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Where a job that ended at `end` began: its parent, or the base (A as at the end, B = 0)."""
-    if parent is not None:
-        return load_file(parent / WEIGHTS)
-    return {n: torch.zeros_like(t) if ".lora_B." in n else t for n, t in end.items()}
+        tensor.copy_(end[name] * (share if ".lora_B." in name else 1.0))
 
 
 @contextmanager

@@ -8,8 +8,8 @@ and a margin. What is measured is kept in `Base.cache`.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 from peft import PeftModel
@@ -17,14 +17,15 @@ from torch import Tensor
 
 from rollouts.hints import hinted_messages, joined
 from rollouts.types import Message
-from training.adapters import adapter_tensors, move_between, round_to_saved, snapshot, start_of
+from training.adapters import adapter_tensors, round_to_saved, scale, snapshot
 from training.base import Base
 from training.config import TrainConfig
 from training.forward import kl_between, response_hidden
 from training.sampling import sample_replies
 
 NEWEST_HINTS = 4  # that a perfect student is taken to follow at once
-STEPS_BACK = (1.0, 0.85, 0.7, 0.55, 0.4)  # shares of a job's way that are tried
+LEAST_SHARE = 0.3  # of its way from the base that a version is moved back to
+CLOSER = 0.98  # how much less each try is at least
 
 Pairs = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
@@ -64,27 +65,26 @@ def drift_limit(
 def step_back(
     base: Base,
     model: PeftModel,
-    parent: Path | None,
     neutral: Sequence[str],
     hints: Sequence[str],
     config: TrainConfig,
     check: Callable[[], None],
 ) -> float:
-    """Move `model` back toward its parent until its drift is within the limit.
+    """Move `model` straight back toward the base until its drift is within the limit.
 
-    Returns the share of the job's way that is left: 1 when nothing was moved, the smallest of
-    STEPS_BACK when even that drifts too far (the gate will say so). A backtracking line search
-    (Armijo 1966; with a KL limit as in TRPO, arXiv 1502.05477, appendix C) over the adapter's
-    own parameters.
+    Returns the share s of its way from the base that is left: 1 when nothing was moved. Below
+    LEAST_SHARE it stops, and the gate will say that the version drifts too far. This is projected
+    gradient descent onto a ball of KL (the limit of TRPO, arXiv 1502.05477, eq. 14): the nearest
+    point on the ray, not on the job's own step, so that a version at the limit can still turn. KL
+    is quadratic near the base, so each try is s sqrt(limit / drift), and a little more.
     """
     limit = drift_limit(base, model, neutral, hints, config, check)
-    child = snapshot(model)
-    start = start_of(parent, child)
-    for share in STEPS_BACK:
-        move_between(model, start, child, share=share)
+    end, share = snapshot(model), 1.0
+    round_to_saved(model)
+    while (found := drift(base, model, neutral, config, check)) > limit and share > LEAST_SHARE:
+        share = max(LEAST_SHARE, share * min(CLOSER, math.sqrt(limit / found)))
+        scale(model, end, share=share)
         round_to_saved(model)
-        if drift(base, model, neutral, config, check) <= limit:
-            break
     return share
 
 

@@ -21,7 +21,7 @@ from rollouts.types import Sample
 from training.adapters import attach, detach, round_to_saved, wearing
 from training.base import Base
 from training.config import TrainConfig
-from training.drift import STEPS_BACK, asked, drift, drift_limit, weights_sha256
+from training.drift import LEAST_SHARE, asked, drift, drift_limit, weights_sha256
 from training.forward import response_logprobs
 from training.prepare import plain_prompt_ids
 from training.sampling import Reply, sample_replies
@@ -104,14 +104,14 @@ def _nothing() -> None:
 
 
 def way_measure(share: float) -> Measure:
-    """What `drift.step_back` left of the job's way: told beside the tests, and none itself."""
+    """What `drift.step_back` left of the version's way: told beside the tests, and none itself."""
     text = "it goes the whole way that training went"
     if share < 1:
         text = (
-            f"it goes {share:.0%} of the way that training went: the whole way led too far from"
-            " the base model"
+            f"it goes {share:.0%} of the way from the base model that training had gone: the whole"
+            " way led too far"
         )
-    return Measure(measure="way", value=share, limit=STEPS_BACK[-1], ok=True, text=text)
+    return Measure(measure="way", value=share, limit=LEAST_SHARE, ok=True, text=text)
 
 
 def decide(measures: Sequence[Measure]) -> GateDecision:

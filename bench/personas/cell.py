@@ -254,9 +254,7 @@ class Cell:
                 baseline=self.baseline, on_step=lambda step: None, check=quiet,
             )  # fmt: skip
             if self.recipe.steps_back:
-                step_back(
-                    self.lab.base, model, parent, neutral_prompts(), self.hints, config, quiet
-                )
+                step_back(self.lab.base, model, neutral_prompts(), self.hints, config, quiet)
             save_version(model, folder)
         finally:
             detach(self.lab.base, model)
