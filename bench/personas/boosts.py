@@ -5,7 +5,8 @@
 
 Replies to held-out questions are drawn, at the bench's temperature, from the base's logits under
 the hint and `boost` times further: z_h + b (z_h - z_p). Per boost: the share that satisfies, the
-base's nll of the replies under the hint, and their mean length. No adapter, no server.
+base's nll of the replies under the hint, their mean length, and how far the boosted base itself is
+from the base on the gate's neutral prompts. No adapter, no server.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from pathlib import Path
 import torch
 from peft import PeftModel
 
-from bench.personas.cell import MAX_TOKENS, TEMPERATURE, asked, is_recipe, questions_for
+from bench.personas.cell import MAX_TOKENS, TEMPERATURE, asked, is_recipe, questions_for, quiet
 from bench.personas.people import PEOPLE, Answer, Person
 from training.adapters import attach
 from training.base import Base, load_base
 from training.config import TrainConfig
-from training.forward import response_logprobs
+from training.drift import _greedy_pairs, _hidden
+from training.forward import boosted, kl_between, response_logprobs
+from training.gate import neutral_prompts
 from training.sampling import Reply, _Decoder, _draw
 
 
@@ -54,6 +57,21 @@ def boosted_replies(
     return [Reply(ids=tuple(ids), is_finished=ids[-1] in base.eos_ids) for ids in words]
 
 
+@torch.no_grad()
+def drift_of(base: Base, model: PeftModel, person: Person, boost: float) -> float:
+    """KL(base || boosted base) per token, nats: what the gate would say to a perfect student."""
+    neutral, config = neutral_prompts(), TrainConfig()
+    replies = [pair[1] for pair in _greedy_pairs(base, model, neutral, config, quiet)]
+    plain = [base.render(asked(prompt)) for prompt in neutral]
+    hinted = [base.render(asked(prompt, [person.hint])) for prompt in neutral]
+    with model.disable_adapter():
+        plain_NH, hinted_NH = (
+            _hidden(base, model, tuple(zip(prompts, replies, strict=True)), quiet)
+            for prompts in (plain, hinted)
+        )
+    return float(kl_between(base, plain_NH, boosted(hinted_NH, plain_NH, boost=boost)).mean())
+
+
 def line_of(base: Base, model: PeftModel, person: Person, boost: float, held_out: int) -> str:
     questions = questions_for(person, 0, held_out)[1]
     hinted = [base.render(asked(question, [person.hint])) for question in questions]
@@ -76,7 +94,9 @@ def line_of(base: Base, model: PeftModel, person: Person, boost: float, held_out
     ]
     satisfied = statistics.fmean(person.is_satisfied(answer) for answer in answers)
     tokens = statistics.fmean(answer.tokens for answer in answers)
-    return f"{boost:g}: {satisfied:.2f} / {statistics.fmean(losses):.2f}, {tokens:.0f} tokens"
+    drift = drift_of(base, model, person, boost)
+    nll = statistics.fmean(losses)
+    return f"{boost:g}: {satisfied:.2f} / {nll:.2f}, {tokens:.0f} tokens, drift {drift:.3f}"
 
 
 def main() -> None:
