@@ -47,8 +47,12 @@ def prepare(
 
 def said_again(samples: Sequence[Sample], learned: Sequence[Sample]) -> frozenset[str]:
     """The hints of `samples` that were in `learned` too, and so were not learned well enough: said
-    of replies of the version that has learned them, not of older ones."""
-    return _hints([each for each in samples if each.version_age == 0]) & _hints(learned)
+    of replies of the version that has learned them, not of older ones.
+
+    Of two wishes there is none: what is pushed is followed where the other is meant, too.
+    """
+    again = _hints([each for each in samples if each.version_age == 0]) & _hints(learned)
+    return again if len(_hints([*samples, *learned])) == 1 else frozenset()
 
 
 def _hints(samples: Sequence[Sample]) -> frozenset[str]:

@@ -307,7 +307,7 @@ def _step(run: _Run, items: Sequence[Item], *, phase: str, began: float) -> floa
     is_finite = math.isfinite(grad_norm) and math.isfinite(sums.loss)
     lr = None
     if is_finite:
-        share = step_share(kl, effect=run.effect, config=run.config, replies=len(items))
+        share = step_share(kl, effect=run.effect, config=run.config, items=items)
         lr = run.optimizer.param_groups[0]["lr"] = run.config.lr * share
         run.optimizer.step()
     run.optimizer.zero_grad()
@@ -346,7 +346,7 @@ def _backward(run: _Run, items: Sequence[Item]) -> StepSums:
 
 
 def step_share(
-    kl: float | None, *, effect: float | None, config: TrainConfig, replies: int
+    kl: float | None, *, effect: float | None, config: TrainConfig, items: Sequence[Item]
 ) -> float:
     """min(1, KL / (c E)) sqrt(min(1, n / N)): how much of the learning rate a step uses.
 
@@ -354,11 +354,18 @@ def step_share(
     and mostly noise: the version would walk about and drift. So a step shrinks once less than a
     share c of the hints' whole effect E = KL(base || teacher) is left, and with the square root of
     the replies it rests on (the scaling rule of Adam, arXiv 2205.10287). Without hints there is
-    no KL to go by: `reward_step` stands in for the first factor.
+    no KL to go by: `reward_step` min(1, mean |A|) stands in for the first factor, so that thumbs
+    that were expected move little.
     """
-    few = math.sqrt(min(1.0, replies / config.batch_size))
+    few = math.sqrt(min(1.0, len(items) / config.batch_size))
     if kl is not None and config.kl_full_share == 0:
         return few
     if kl is None or effect is None:
-        return config.reward_step * few
+        return config.reward_step * _surprise(items, config) * few
     return min(1.0, kl / (config.kl_full_share * effect)) * few
+
+
+def _surprise(items: Sequence[Item], config: TrainConfig) -> float:
+    """min(1, mean |A|). The losses of KTO shrink by themselves with what is learned: 1."""
+    sizes = [abs(item.advantage) for item in items if item.advantage is not None]
+    return 1.0 if config.is_kto or not sizes else min(1.0, sum(sizes) / len(sizes))

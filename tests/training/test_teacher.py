@@ -19,13 +19,23 @@ BRIEF, FORMAL = "Be brief.", "Be formal."
 
 
 def test_a_hint_is_said_again_if_a_version_has_learned_it(base: Base) -> None:
-    now = [make_sample(base, 1, hint=BRIEF), make_sample(base, 2, hint="Greet me.")]
-    learned = [make_sample(base, 3, hint=FORMAL), make_sample(base, 4, hint=BRIEF)]
-    liked = make_sample(base, 5, hint=None, reward=1.0)
-    assert said_again([*now, liked], [*learned, liked]) == {BRIEF}
-    of_an_older_version = make_sample(base, 6, hint=FORMAL, version_age=1)
+    now = [make_sample(base, 1, hint=BRIEF), make_sample(base, 2, hint=None, reward=-1.0)]
+    learned = [make_sample(base, 3, hint=None, reward=1.0), make_sample(base, 4, hint=BRIEF)]
+    assert said_again(now, learned) == {BRIEF}
+    of_an_older_version = make_sample(base, 5, hint=BRIEF, version_age=1)
     assert said_again([of_an_older_version], learned) == frozenset()
     assert said_again(now, []) == said_again([], learned) == frozenset()
+
+
+@pytest.mark.parametrize("where", ["now", "learned"])
+def test_of_two_wishes_none_is_said_again(base: Base, where: str) -> None:
+    given = {
+        "now": [make_sample(base, 1, hint=BRIEF)],
+        "learned": [make_sample(base, 2, hint=BRIEF)],
+    }
+    assert said_again(given["now"], given["learned"]) == {BRIEF}
+    given[where].append(make_sample(base, 3, hint=FORMAL))
+    assert said_again(given["now"], given["learned"]) == frozenset()
 
 
 @torch.no_grad()
