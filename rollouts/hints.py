@@ -24,13 +24,25 @@ def hinted_messages(
         for marker, text in ((HINT_MARKER, hint), (CORRECTION_MARKER, correction))
         if text and text.strip()
     ]
+    last = _last_asked(messages)
+    return _saying(messages, last, "\n\n".join([messages[last]["content"], *blocks]))
+
+
+def unasked_messages(messages: Sequence[Message]) -> list[Message]:
+    """`messages` with nothing in the last user message: what is said whatever is asked. Raises
+    ValueError without a user message."""
+    return _saying(messages, _last_asked(messages), "")
+
+
+def _last_asked(messages: Sequence[Message]) -> int:
     last = max((i for i, m in enumerate(messages) if m["role"] == "user"), default=None)
     if last is None:
         raise ValueError("there is no user message to hang a hint on")
-    content = "\n\n".join([messages[last]["content"], *blocks])
-    hinted = list(messages)
-    hinted[last] = {**messages[last], "content": content}
-    return hinted
+    return last
+
+
+def _saying(messages: Sequence[Message], place: int, content: str) -> list[Message]:
+    return [*messages[:place], {**messages[place], "content": content}, *messages[place + 1 :]]
 
 
 def demonstrated_messages(

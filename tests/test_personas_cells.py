@@ -251,16 +251,20 @@ def test_the_table_shows_leaks_health_and_who_gains_from_a_hint() -> None:
         "repetition": 0.02, "empty": 0.0, "cut_off": 0.5, "length": 30.0, "drift": 0.1,
         "drift_limit": 0.2, "accepted": True,
     }  # fmt: skip
+    asked = {"0": {**found, "about": [60.0, 50.0]}, "16": {**better, "about": [0.0, 40.0]}}
     rows = [
         row_of("hinted", evals={"0": better}),
-        row_of("opd", evals={"0": found, "16": better}, gate=gate),
+        row_of("opd", evals=asked, gate=gate),
         row_of("hinted", person="plain", evals={"0": {**better, "satisfied": 0.75}}),
         row_of("opd", person="plain", evals={"0": found}),
     ]
     text = table(rows)
     assert "keeps in 0.7 or more\n(plain, short;" in text
     assert "by 0.3 or more\n(short;" in text
-    assert "| opd | 0.020 (0.020) | 0.000 (0.000) | 0.500 (0.500) | 30 (30) | 1 of 1 |" in text
+    assert (
+        "| opd | 0.020 (0.020) | 0.000 (0.000) | 0.500 (0.500) | 30 (30) | 55 → 20 (20) | 1 of 1 |"
+        in text
+    )
     one = table(rows[:2])
     assert "| opd | 1 | 16 | 0.25 | 1.00 | 0.75 | 0.80 |" in one
 

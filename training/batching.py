@@ -27,6 +27,7 @@ class Item:
     teacher_prompt_ids: tuple[int, ...]
     is_hinted: bool  # a hint teaches it
     other_prompts_ids: tuple[tuple[int, ...], ...] = ()
+    unasked_prompt_ids: tuple[int, ...] = ()  # without what was asked; (): not held to it
     boost: float = 0.0  # how much further than its hint alone its teacher goes
     rollout_logprobs: tuple[float, ...] | None = None
     proximal_logprobs: tuple[float, ...] | None = None  # None: those of the policy as it is

@@ -18,10 +18,10 @@ REANSWER_HINTS = ("own", "collected")
 REANSWER_SETS = ("needed", "all")
 CHOOSABLE = (  # fields that a job may be queued with; the rest is the installation's
     "estimator", "topk", "topk_support", "topk_clip", "teacher", "hint_boost", "hint_boost_again",
-    "forward_share", "reanswer_hints", "reanswer_sets", "demonstrations", "combine",
-    "distill_weight", "reward_weight", "anchor_weight", "clip_low", "clip_high", "importance_cap",
-    "negative_importance_cap", "positive_cap", "negative_cap", "reward_epochs", "reward_step",
-    "kto_beta",
+    "question_boost", "forward_share", "reanswer_hints", "reanswer_sets", "demonstrations",
+    "combine", "distill_weight", "reward_weight", "anchor_weight", "clip_low", "clip_high",
+    "importance_cap", "negative_importance_cap", "positive_cap", "negative_cap", "reward_epochs",
+    "reward_step", "kto_beta",
 )  # fmt: skip
 MOST_EPOCHS = 16  # that a job may be given
 CANDIDATES = 4  # liked replies that demonstrations are chosen from: the newest
@@ -72,6 +72,7 @@ class TrainConfig:
     forward_share: float = 0.0  # weight of KL(teacher || policy) beside KL(policy || teacher)
     hint_boost: float = 0.3  # teacher logits go so much further the way of the hint; docs/LOG.md
     hint_boost_again: float = 0.9  # when it is said again after a version has learned it
+    question_boost: float = 0.0  # and so far the way of the question: a hint drowns it; LOG
     hint_effect_min: float = 0.002  # nats per token a hint must move the base, else hint_no_effect
     rated_tokens: int = 64  # of each rated reply only the first so many train; bounds time
     reanswer_tokens: int = 56  # longest re-answer; bounds time; docs/LOG.md, Recipe tuning
@@ -214,8 +215,8 @@ _POSITIVE = (
 )  # fmt: skip
 _NOT_NEGATIVE = (
     "seed", "weight_decay", "kl_stop", "kl_full_share", "max_version_age", "hint_boost",
-    "hint_boost_again", "distill_weight", "hint_effect_min", "reward_weight", "reward_step",
-    "anchor_weight", "clip_high", "demonstrations",
+    "hint_boost_again", "question_boost", "distill_weight", "hint_effect_min",
+    "reward_weight", "reward_step", "anchor_weight", "clip_high", "demonstrations",
     "gate_drift_margin", "gate_preference_margin", "gate_cut_margin", "gate_chance",
     "gate_length_min", "gate_repeat_margin",
 )  # fmt: skip

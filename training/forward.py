@@ -84,6 +84,19 @@ def boosted(hinted_NH: Tensor, plain_NH: Tensor, *, boost: float | Tensor) -> Te
     return hinted_NH + boost * (hinted_NH - plain_NH)
 
 
+def held_to_question(
+    taught_NH: Tensor, plain_NH: Tensor, unasked_NH: Tensor, *, boost: float
+) -> Tensor:
+    """t + c (p - u): a teacher's hidden states, moved on the way that the question moved the plain
+    ones, (N, H). u are those under the prompt without what was asked.
+
+    A hint in the prompt, and more so boosted, drowns the question: the same guidance, with the
+    question as a second condition, gives its words back (cf. context-aware decoding, arXiv
+    2305.14739).
+    """
+    return taught_NH + boost * (plain_NH - unasked_NH)
+
+
 def logits(base: Base, hidden_NH: Tensor) -> Tensor:
     """The output layer on hidden states: (N, V), fp32."""
     with base.lowered():

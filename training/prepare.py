@@ -7,7 +7,13 @@ from dataclasses import replace
 
 from jinja2 import TemplateError
 
-from rollouts.hints import demonstrated_messages, hinted_messages, joined, prompted_messages
+from rollouts.hints import (
+    demonstrated_messages,
+    hinted_messages,
+    joined,
+    prompted_messages,
+    unasked_messages,
+)
 from rollouts.types import Sample
 from training.advantages import Baseline, reward_advantage
 from training.base import Base
@@ -76,6 +82,7 @@ def _item(
     distilled = sample.is_hinted and config.distils
     try:
         teacher_prompts = _teacher_prompts(base, sample, config) if distilled else [prompt_ids]
+        unasked = _unasked(base, sample) if distilled and config.question_boost else ()
     except (ValueError, TemplateError):  # nothing a user said, or nothing that the template takes
         return HINT_NO_EFFECT
     has_logprobs = _without_logprobs(sample) is None
@@ -89,6 +96,7 @@ def _item(
         teacher_prompt_ids=teacher_prompts[0],
         other_prompts_ids=tuple(teacher_prompts[1:]),
         is_hinted=distilled,
+        unasked_prompt_ids=unasked,
         boost=config.hint_boost if again.isdisjoint(sample.lessons) else config.hint_boost_again,
         rollout_logprobs=tuple((sample.rollout_logprobs or ())[: config.rated_tokens])
         if has_logprobs and (advantage is not None or config.distils_tokens)
@@ -121,6 +129,10 @@ def plain_prompt_ids(base: Base, sample: Sample) -> tuple[int, ...]:
 def _teacher_prompts(base: Base, sample: Sample, config: TrainConfig) -> list[tuple[int, ...]]:
     """The prompt under the hint first, then under each candidate that reads differently."""
     return [_teacher_prompt(base, sample, hint, config) for hint in _candidate_hints(sample)]
+
+
+def _unasked(base: Base, sample: Sample) -> tuple[int, ...]:
+    return base.render(unasked_messages(sample.messages), sample.tools, sample.at)
 
 
 def _candidate_hints(sample: Sample) -> list[str | None]:

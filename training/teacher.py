@@ -13,7 +13,7 @@ from training.base import Base
 from training.batching import Item
 from training.candidates import with_chosen_hint
 from training.config import TrainConfig
-from training.forward import Pair, boosted, kl_between, response_hidden
+from training.forward import Pair, boosted, held_to_question, kl_between, response_hidden
 
 
 class Teacher:
@@ -40,7 +40,7 @@ class Teacher:
         of each token, (T,) nats."""
         hinted_NH, plain_NH = self._both_ways(group)
         teacher_NH = boosted(hinted_NH, plain_NH, boost=self._boosts(group))
-        self._keep(group, teacher_NH)
+        self._keep(group, self._held(group, teacher_NH, plain_NH))
         effect_N = kl_between(self._base, plain_NH, teacher_NH)
         return list(torch.split(effect_N, [len(item.response_ids) for item in group]))
 
@@ -59,9 +59,22 @@ class Teacher:
         return torch.cat([self._kept[key] for key in keys])
 
     def _boosted(self, group: Sequence[Item]) -> Tensor:
-        if any(item.boost for item in group if item.is_hinted):
-            return boosted(*self._both_ways(group), boost=self._boosts(group))
+        if any(item.boost or item.unasked_prompt_ids for item in group if item.is_hinted):
+            hinted_NH, plain_NH = self._both_ways(group)
+            teacher_NH = boosted(hinted_NH, plain_NH, boost=self._boosts(group))
+            return self._held(group, teacher_NH, plain_NH)
         return self._states([(i.teacher_prompt_ids, i.response_ids) for i in group])
+
+    def _held(self, group: Sequence[Item], teacher_NH: Tensor, plain_NH: Tensor) -> Tensor:
+        """The teacher's states, those of hinted replies held to what was asked."""
+        if not any(item.unasked_prompt_ids for item in group):
+            return teacher_NH
+        # Where nothing is to be held the plain prompt stands in, and nothing is moved.
+        prompts = [item.unasked_prompt_ids or item.prompt_ids for item in group]
+        pairs = [(ids, item.response_ids) for ids, item in zip(prompts, group, strict=True)]
+        return held_to_question(
+            teacher_NH, plain_NH, self._states(pairs), boost=self._config.question_boost
+        )
 
     def _boosts(self, group: Sequence[Item]) -> Tensor:
         """Each token's, (N, 1)."""

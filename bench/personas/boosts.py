@@ -1,12 +1,14 @@
 """What the boosted teacher itself does: how often it keeps a wish, and how fluent it is.
 
     PYTHONPATH=. python bench/personas/boosts.py --base var/models/SmolLM2-135M-Instruct \\
-        --people short plain greets --boosts 0 0.3 0.6 1 --held-out 24
+        --people short plain greets --boosts 0 0.3 0.6 1 --question-boosts 0 0.5 --held-out 24
 
 Replies to held-out questions are drawn, at the bench's temperature, from the base's logits under
-the hint and `boost` times further: z_h + b (z_h - z_p). Per boost: the share that satisfies, the
-base's nll of the replies under the hint, their mean length, and how far the boosted base itself is
-from the base on the gate's neutral prompts. No adapter, no server.
+the hint, b times further and held c times to the question: z_h + b (z_h - z_p) + c (z_p - z_u).
+Per b and c: the share that satisfies, the base's nll of the replies under the hint, their mean
+length, how much likelier the median reply is after its own question than after the next (nats, by
+the base), and how far that teacher itself is from the base on the gate's neutral prompts. No
+adapter, no server.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import torch
 from peft import PeftModel
+from torch import Tensor
 
 from bench.personas.cell import MAX_TOKENS, TEMPERATURE, asked, is_recipe, questions_for, quiet
 from bench.personas.people import PEOPLE, Answer, Person
@@ -25,7 +29,7 @@ from training.adapters import attach
 from training.base import Base, load_base
 from training.config import TrainConfig
 from training.drift import _greedy_pairs, _hidden
-from training.forward import boosted, kl_between, response_logprobs
+from training.forward import boosted, held_to_question, kl_between, response_logprobs
 from training.gate import neutral_prompts
 from training.sampling import Reply, _Decoder, _draw
 
@@ -36,47 +40,65 @@ def boosted_replies(
     model: PeftModel,
     hinted: Sequence[Sequence[int]],
     plain: Sequence[Sequence[int]],
+    unasked: Sequence[Sequence[int]],
     boost: float,
+    question_boost: float,
 ) -> list[Reply]:
-    """One to each pair of prompts: both are read side by side and go on with the same words."""
+    """One to each three prompts: they are read side by side and go on with the same words."""
     generator = torch.Generator().manual_seed(7)
     words: list[list[int]] = [[] for _ in hinted]
     rows = torch.arange(len(hinted))
     with base.autocast(), model.disable_adapter():
-        decoder = _Decoder(base, model, [*hinted, *plain])
+        decoder = _Decoder(base, model, [*hinted, *plain, *unasked])
         for _ in range(MAX_TOKENS):
-            hinted_BV, plain_BV = decoder.logits_BV.chunk(2)
-            next_B = _draw(hinted_BV + boost * (hinted_BV - plain_BV), TEMPERATURE, generator)
+            hinted_BV, plain_BV, unasked_BV = decoder.logits_BV.chunk(3)
+            taught_BV = boosted(hinted_BV, plain_BV, boost=boost)  # logits are as linear as states
+            taught_BV = held_to_question(taught_BV, plain_BV, unasked_BV, boost=question_boost)
+            next_B = _draw(taught_BV, TEMPERATURE, generator)
             for row, token in zip(rows.tolist(), next_B.tolist(), strict=True):
                 words[row].append(token)
             going_B = torch.isin(next_B, torch.tensor(base.eos_ids), invert=True)
             rows = rows[going_B]
             if not len(rows):
                 break
-            decoder.advance(next_B.repeat(2), going_B.repeat(2))
+            decoder.advance(next_B.repeat(3), going_B.repeat(3))
     return [Reply(ids=tuple(ids), is_finished=ids[-1] in base.eos_ids) for ids in words]
 
 
 @torch.no_grad()
-def drift_of(base: Base, model: PeftModel, person: Person, boost: float) -> float:
-    """KL(base || boosted base) per token, nats: what the gate would say to a perfect student."""
+def drift_of(
+    base: Base, model: PeftModel, person: Person, boost: float, question_boost: float
+) -> float:
+    """KL(base || teacher) per token, nats: what the gate would say to a perfect student."""
     neutral, config = neutral_prompts(), TrainConfig()
     replies = [pair[1] for pair in _greedy_pairs(base, model, neutral, config, quiet)]
-    plain = [base.render(asked(prompt)) for prompt in neutral]
-    hinted = [base.render(asked(prompt, [person.hint])) for prompt in neutral]
     with model.disable_adapter():
-        plain_NH, hinted_NH = (
+        hinted_NH, plain_NH, unasked_NH = (
             _hidden(base, model, tuple(zip(prompts, replies, strict=True)), quiet)
-            for prompts in (plain, hinted)
+            for prompts in three_prompts(base, person, neutral)
         )
-    return float(kl_between(base, plain_NH, boosted(hinted_NH, plain_NH, boost=boost)).mean())
+    taught_NH = boosted(hinted_NH, plain_NH, boost=boost)
+    taught_NH = held_to_question(taught_NH, plain_NH, unasked_NH, boost=question_boost)
+    return float(kl_between(base, plain_NH, taught_NH).mean())
 
 
-def line_of(base: Base, model: PeftModel, person: Person, boost: float, held_out: int) -> str:
+def three_prompts(
+    base: Base, person: Person, questions: Sequence[str]
+) -> tuple[list[tuple[int, ...]], ...]:
+    """Each question under the hint, plain, and left out."""
+    return (
+        [base.render(asked(question, [person.hint])) for question in questions],
+        [base.render(asked(question)) for question in questions],
+        [base.render(asked("")) for _ in questions],
+    )
+
+
+def line_of(
+    base: Base, model: PeftModel, person: Person, boosts: tuple[float, float], held_out: int
+) -> str:
     questions = questions_for(person, 0, held_out)[1]
-    hinted = [base.render(asked(question, [person.hint])) for question in questions]
-    plain = [base.render(asked(question)) for question in questions]
-    replies = boosted_replies(base, model, hinted, plain, boost)
+    hinted, plain, unasked = three_prompts(base, person, questions)
+    replies = boosted_replies(base, model, hinted, plain, unasked, *boosts)
     answers = [
         Answer(
             question=question,
@@ -87,16 +109,21 @@ def line_of(base: Base, model: PeftModel, person: Person, boost: float, held_out
         )
         for question, reply in zip(questions, replies, strict=True)
     ]
-    losses = [
-        -value
-        for prompt, reply in zip(hinted, replies, strict=True)
-        for value in response_logprobs(base, base.model, (prompt, reply.ids)).tolist()
-    ]
+
+    def logprobs(prompts: Sequence[tuple[int, ...]]) -> list[Tensor]:
+        pairs = zip(prompts, (reply.ids for reply in replies), strict=True)
+        return [response_logprobs(base, base.model, pair) for pair in pairs]
+
+    nll = -float(torch.cat(logprobs(hinted)).mean())
+    others = logprobs([*plain[1:], plain[0]])
+    about = [float((a - b).sum()) for a, b in zip(logprobs(plain), others, strict=True)]
     satisfied = statistics.fmean(person.is_satisfied(answer) for answer in answers)
     tokens = statistics.fmean(answer.tokens for answer in answers)
-    drift = drift_of(base, model, person, boost)
-    nll = statistics.fmean(losses)
-    return f"{boost:g}: {satisfied:.2f} / {nll:.2f}, {tokens:.0f} tokens, drift {drift:.3f}"
+    drift = drift_of(base, model, person, *boosts)
+    return (
+        f"{boosts[0]:g}, {boosts[1]:g}: {satisfied:.2f} / {nll:.2f}, {tokens:.0f} tokens, of the"
+        f" question {statistics.median(about):.0f} ({min(about):.0f}), drift {drift:.3f}"
+    )
 
 
 def main() -> None:
@@ -106,13 +133,14 @@ def main() -> None:
     parser.add_argument("--base", type=Path, required=True)
     parser.add_argument("--people", nargs="+", default=["short"], choices=PEOPLE)
     parser.add_argument("--boosts", nargs="+", type=float, default=[0.0, 0.3, 0.6, 1.0])
+    parser.add_argument("--question-boosts", nargs="+", type=float, default=[0.0])
     parser.add_argument("--held-out", type=int, default=24)
     args = parser.parse_args()
     base = load_base(args.base)
     model = attach(base, TrainConfig(), None)
     for name in args.people:
-        for boost in args.boosts:
-            line = line_of(base, model, PEOPLE[name], boost, args.held_out)
+        for boosts in product(args.boosts, args.question_boosts):
+            line = line_of(base, model, PEOPLE[name], boosts, args.held_out)
             print(name, line, flush=True)
 
 

@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from bench.personas.people import Answer, Person
 from bench.personas.recipes import Recipe, made_with
 from bench.personas.rival import trl_update
@@ -324,6 +326,7 @@ class Cell:
         found: dict[str, Any] = {
             "satisfied": round(statistics.fmean(kept), 3),
             "nll": round(self.nll(replies), 3),
+            "about": self.about(replies),
             "tokens": round(statistics.fmean(answer.tokens for answer in answers), 1),
             "passed": [int(each) for each in kept],
             "example": answers[0].text[:200],
@@ -340,10 +343,22 @@ class Cell:
     def nll(self, replies: Sequence[Rollout]) -> float:
         losses: list[float] = []
         for question, reply in zip(self.held_out, replies, strict=True):
-            prompt = self.lab.base.render(asked(question, [self.person.hint]))
-            pair = (prompt, reply.response_ids)
-            losses += (-response_logprobs(self.lab.base, self.lab.base.model, pair)).tolist()
+            losses += (-self.logprobs(question, reply, [self.person.hint])).tolist()
         return statistics.fmean(losses)
+
+    def about(self, replies: Sequence[Rollout]) -> list[float]:
+        """Of each reply, how much likelier its own question makes it than the next one, in nats:
+        the base's log p(y | x) - log p(y | x'). Near 0, the reply would do for any question."""
+        others = [*self.held_out[1:], self.held_out[0]]
+        return [
+            round(float((self.logprobs(own, reply) - self.logprobs(other, reply)).sum()), 1)
+            for own, other, reply in zip(self.held_out, others, replies, strict=True)
+        ]
+
+    def logprobs(self, question: str, reply: Rollout, hints: Sequence[str] = ()) -> Tensor:
+        """The base's, of the reply's tokens."""
+        pair = (self.lab.base.render(asked(question, hints)), reply.response_ids)
+        return response_logprobs(self.lab.base, self.lab.base.model, pair)
 
     def gate(self) -> dict[str, Any] | None:
         """What the gate would have said about the last version, compared with the base."""

@@ -86,6 +86,7 @@ UPSTREAM: dict[str, Any] = {
     "kl_full_share": 0.0,
     "hint_boost": 0.0,
     "hint_boost_again": 0.0,
+    "question_boost": 0.0,
     "hint_effect_min": 0.0,
     "baseline_rate": 0.0,
     "sigma_floor": 1.0,
@@ -116,6 +117,7 @@ RECIPES = {
         recipe("hinted", learns="hinted"),
         recipe("memory", learns="memory", batch=1),  # the next reply knows
         recipe("opd"),
+        recipe("opd-asked", question_boost=0.5),  # held to the question
         recipe("opd-one-boost", **ONE_BOOST),
         recipe("opd-all-sets", **ALL_SETS),
         recipe("opd-twice", reanswer_steps=2, **ALL_SETS),

@@ -223,7 +223,8 @@ def health(cells: Cells) -> list[str]:
     """Do replies degenerate? The gate's measures of the last versions, all people together."""
     rows = []
     for recipe in sorted({cell["recipe"] for cell in cells}):
-        gates = [cell["gate"] for cell in of(cells, recipe=recipe) if cell["gate"]]
+        tested = [cell for cell in of(cells, recipe=recipe) if cell["gate"]]
+        gates = [cell["gate"] for cell in tested]
         if not gates:
             continue
         shares = [
@@ -234,10 +235,24 @@ def health(cells: Cells) -> list[str]:
         lengths = [gate["length"] for gate in gates]
         accepted = sum(gate["accepted"] for gate in gates)
         shortest = f"{statistics.median(lengths):.0f} ({min(lengths):.0f})"
-        rows.append([recipe, *both, shortest, f"{accepted} of {len(gates)}"])
-    head = ["recipe", "repeated 4-grams", "empty", "cut off", "tokens", "gate accepts"]
-    said = "Do replies degenerate? The gate's measures at the end, the median of all cells (worst):"
-    return [said, "", *grid(head, rows)] if rows else []
+        rows.append([recipe, *both, shortest, asked_for(tested), f"{accepted} of {len(gates)}"])
+    head = ["recipe", "repeated 4-grams", "empty", "cut off", "tokens", "of the question"]
+    said = [
+        "Do replies degenerate? The gate's measures at the end, the median of all cells (worst).",
+        "`of the question`: how much likelier a held-out reply is after its own question than",
+        "after another, in nats by the base, the median reply's; at first → at the end (worst):",
+    ]
+    return [*said, "", *grid([*head, "gate accepts"], rows)] if rows else []
+
+
+def asked_for(group: Cells) -> str:
+    """Older rows did not measure it."""
+    ends = [(cell["evals"]["0"], cell["evals"][last(cell)]) for cell in group]
+    about = [[statistics.median(e["about"]) for e in both] for both in ends if "about" in both[0]]
+    if not about:
+        return "–"
+    before, after = zip(*about, strict=True)
+    return f"{statistics.median(before):.0f} → {statistics.median(after):.0f} ({min(after):.0f})"
 
 
 def curves(cells: Cells) -> Any:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollouts.hints import hinted_messages, prompted_messages
+from rollouts.hints import hinted_messages, prompted_messages, unasked_messages
 from rollouts.types import Message
 
 TALK = [
@@ -43,6 +43,14 @@ def test_blank_texts_change_nothing_and_the_input_stays_as_it_was() -> None:
 def test_without_a_user_message_there_is_no_place() -> None:
     with pytest.raises(ValueError, match="no user message"):
         hinted_messages(TALK[:1], hint="Be short.", correction=None)
+
+
+def test_nothing_is_asked_where_the_last_user_message_was() -> None:
+    talk = [*TALK, Message(role="assistant", content="Look:")]
+    assert unasked_messages(talk) == [*TALK[:3], Message(role="user", content=""), talk[4]]
+    assert talk[3]["content"] == "Why?"
+    with pytest.raises(ValueError, match="no user message"):
+        unasked_messages(TALK[:1])
 
 
 def test_several_hints_are_one_block_and_none_are_no_block() -> None:

@@ -75,6 +75,16 @@ def test_a_hinted_sample_has_a_teacher_and_no_advantage(base: Base) -> None:
     )
 
 
+def test_what_is_held_to_its_question_has_the_prompt_without_it(base: Base) -> None:
+    given = [make_sample(base, 1), make_sample(base, 2, hint=None, reward=1.0)]
+    held, liked = prepare(base, given, TrainConfig(question_boost=0.5), baseline=Baseline())[0]
+    words = base.tokenizer.decode(held.unasked_prompt_ids)
+    assert words == base.tokenizer.decode(held.prompt_ids).replace("question 1", "")
+    assert liked.unasked_prompt_ids == ()
+    free = prepare(base, given, TrainConfig(question_boost=0.0), baseline=Baseline())[0]
+    assert free[0].unasked_prompt_ids == ()
+
+
 def test_a_bare_thumb_has_an_advantage_and_the_base_as_its_anchor(base: Base) -> None:
     sample = make_sample(base, 1, hint=None, reward=1.0)
     (item,), _ = prepare(base, [sample], TrainConfig(), baseline=Baseline(mean=0.5))

@@ -1,4 +1,4 @@
-"""How far beyond the hint the teacher goes."""
+"""How far beyond the hint the teacher goes, and what holds it to the question."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peft import PeftModel
 from tests.training.conftest import items_of, job, make_sample
 from training.base import Base
 from training.config import TrainConfig
-from training.forward import boosted, kl_between, response_hidden
+from training.forward import boosted, held_to_question, kl_between, logits, response_hidden
 from training.prepare import said_again
 from training.teacher import Teacher
 
@@ -62,6 +62,39 @@ def test_each_reply_has_its_own_boost(base: Base, model: PeftModel, config: Trai
         torch.testing.assert_close(
             found_T, kl_between(base, plain_TH, wanted_TH), rtol=1e-3, atol=1e-4
         )
+
+
+def test_the_question_moves_the_teacher_as_it_moved_the_plain_words() -> None:
+    taught, plain, unasked = (torch.tensor([row]) for row in ([2.0, 0.0], [1.0, 3.0], [3.0, 1.0]))
+    held = held_to_question(taught, plain, unasked, boost=0.5)
+    torch.testing.assert_close(held, torch.tensor([[1.0, 1.0]]))  # 2 + (1-3)/2, 0 + (3-1)/2
+
+
+@torch.no_grad()
+def test_a_teacher_is_held_to_the_question_of_hinted_replies_alone(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    config = replace(config, question_boost=0.5, hint_boost=0.3)
+    given = [make_sample(base, 1), make_sample(base, 2, hint=None, reward=1.0)]
+    items = items_of(base, given, config)
+    hinted, plain, unasked = (
+        logits(base, response_hidden(base, base.model, [(ids, items[0].response_ids)]))
+        for ids in (items[0].teacher_prompt_ids, items[0].prompt_ids, items[0].unasked_prompt_ids)
+    )
+    wanted = hinted + 0.3 * (hinted - plain) + 0.5 * (plain - unasked)
+    assert not torch.allclose(wanted, hinted + 0.3 * (hinted - plain), atol=1e-3)
+    teacher = Teacher(base, model, config)
+    found = logits(base, teacher.hidden(items))
+    torch.testing.assert_close(found[: len(wanted)], wanted, rtol=1e-4, atol=1e-4)
+    liked = response_hidden(base, base.model, [(items[1].prompt_ids, items[1].response_ids)])
+    torch.testing.assert_close(found[len(wanted) :], logits(base, liked), rtol=1e-4, atol=1e-4)
+    teacher.forget()
+    # What a hint does is measured without the question's part; the states that are kept have it.
+    free = [replace(items[0], unasked_prompt_ids=())]
+    (effect_T,) = teacher.effects(items[:1])
+    kept = logits(base, teacher.hidden(items[:1]))
+    torch.testing.assert_close(kept, wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(effect_T, Teacher(base, model, config).effects(free)[0])
 
 
 @pytest.mark.parametrize(("earlier", "boost"), [(FORMAL, 0.3), (BRIEF, 0.9)])
