@@ -18,10 +18,10 @@ REANSWER_HINTS = ("own", "collected")
 REANSWER_SETS = ("needed", "all")
 CHOOSABLE = (  # fields that a job may be queued with; the rest is the installation's
     "estimator", "topk", "topk_support", "topk_clip", "teacher", "hint_boost", "hint_boost_again",
-    "question_boost", "forward_share", "reanswer_hints", "reanswer_sets", "demonstrations",
-    "combine", "distill_weight", "reward_weight", "anchor_weight", "clip_low", "clip_high",
-    "importance_cap", "negative_importance_cap", "positive_cap", "negative_cap", "reward_epochs",
-    "reward_step", "kto_beta",
+    "question_boost", "question_tokens", "forward_share", "reanswer_hints", "reanswer_sets",
+    "demonstrations", "combine", "distill_weight", "reward_weight", "anchor_weight", "clip_low",
+    "clip_high", "importance_cap", "negative_importance_cap", "positive_cap", "negative_cap",
+    "reward_epochs", "reward_step", "kto_beta",
 )  # fmt: skip
 MOST_EPOCHS = 16  # that a job may be given
 CANDIDATES = 4  # liked replies that demonstrations are chosen from: the newest
@@ -73,6 +73,7 @@ class TrainConfig:
     hint_boost: float = 0.3  # teacher logits go so much further the way of the hint; docs/LOG.md
     hint_boost_again: float = 0.9  # when it is said again after a version has learned it
     question_boost: float = 0.0  # and so far the way of the question: a hint drowns it; LOG
+    question_tokens: int = 12  # first of a reply that are held to it: there it takes its subject
     hint_effect_min: float = 0.002  # nats per token a hint must move the base, else hint_no_effect
     rated_tokens: int = 64  # of each rated reply only the first so many train; bounds time
     reanswer_tokens: int = 56  # longest re-answer; bounds time; docs/LOG.md, Recipe tuning
@@ -210,8 +211,8 @@ _POSITIVE = (
     "reanswer_steps", "reward_epochs", "topk", "topk_clip", "kto_beta", "negative_importance_cap",
     "alpha", "lr", "batch_size", "max_steps", "train_seconds", "micro_batch_tokens", "max_tokens",
     "grad_clip", "rated_tokens", "reanswer_tokens", "reanswer_temperature", "importance_cap",
-    "sigma_floor", "positive_cap", "negative_cap", "demonstration_tokens", "gate_tokens",
-    "gate_temperature",
+    "sigma_floor", "positive_cap", "negative_cap", "demonstration_tokens", "question_tokens",
+    "gate_tokens", "gate_temperature",
 )  # fmt: skip
 _NOT_NEGATIVE = (
     "seed", "weight_decay", "kl_stop", "kl_full_share", "max_version_age", "hint_boost",

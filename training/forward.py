@@ -85,10 +85,10 @@ def boosted(hinted_NH: Tensor, plain_NH: Tensor, *, boost: float | Tensor) -> Te
 
 
 def held_to_question(
-    taught_NH: Tensor, plain_NH: Tensor, unasked_NH: Tensor, *, boost: float
+    taught_NH: Tensor, plain_NH: Tensor, unasked_NH: Tensor, *, boost: float | Tensor
 ) -> Tensor:
     """t + c (p - u): a teacher's hidden states, moved on the way that the question moved the plain
-    ones, (N, H). u are those under the prompt without what was asked.
+    ones, (N, H). u are those under the prompt without what was asked; c is as b above.
 
     A hint in the prompt, and more so boosted, drowns the question: the same guidance, with the
     question as a second condition, gives its words back (cf. context-aware decoding, arXiv

@@ -72,9 +72,13 @@ class Teacher:
         # Where nothing is to be held the plain prompt stands in, and nothing is moved.
         prompts = [item.unasked_prompt_ids or item.prompt_ids for item in group]
         pairs = [(ids, item.response_ids) for ids, item in zip(prompts, group, strict=True)]
-        return held_to_question(
-            teacher_NH, plain_NH, self._states(pairs), boost=self._config.question_boost
-        )
+        boosts_N1 = torch.cat([self._question_boosts(len(item.response_ids)) for item in group])
+        return held_to_question(teacher_NH, plain_NH, self._states(pairs), boost=boosts_N1)
+
+    def _question_boosts(self, length: int) -> Tensor:
+        """Those of one reply, (length, 1): what is held all along keeps less of a wish."""
+        is_first_T = torch.arange(length, device=self._base.device) < self._config.question_tokens
+        return self._config.question_boost * is_first_T.unsqueeze(-1)
 
     def _boosts(self, group: Sequence[Item]) -> Tensor:
         """Each token's, (N, 1)."""

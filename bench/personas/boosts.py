@@ -4,11 +4,12 @@
         --people short plain greets --boosts 0 0.3 0.6 1 --question-boosts 0 0.5 --held-out 24
 
 Replies to held-out questions are drawn, at the bench's temperature, from the base's logits under
-the hint, b times further and held c times to the question: z_h + b (z_h - z_p) + c (z_p - z_u).
+the hint, b times further and its first words held c times to the question: z_h + b (z_h - z_p)
++ c (z_p - z_u).
 Per b and c: the share that satisfies, the base's nll of the replies under the hint, their mean
 length, how much likelier the median reply is after its own question than after the next (nats, by
-the base), and how far that teacher itself is from the base on the gate's neutral prompts. No
-adapter, no server.
+the base; the share under 10), and how far that teacher itself is from the base on the gate's
+neutral prompts. No adapter, no server.
 """
 
 from __future__ import annotations
@@ -41,8 +42,7 @@ def boosted_replies(
     hinted: Sequence[Sequence[int]],
     plain: Sequence[Sequence[int]],
     unasked: Sequence[Sequence[int]],
-    boost: float,
-    question_boost: float,
+    config: TrainConfig,
 ) -> list[Reply]:
     """One to each three prompts: they are read side by side and go on with the same words."""
     generator = torch.Generator().manual_seed(7)
@@ -50,10 +50,12 @@ def boosted_replies(
     rows = torch.arange(len(hinted))
     with base.autocast(), model.disable_adapter():
         decoder = _Decoder(base, model, [*hinted, *plain, *unasked])
-        for _ in range(MAX_TOKENS):
+        for place in range(MAX_TOKENS):
+            held = config.question_boost if place < config.question_tokens else 0.0
             hinted_BV, plain_BV, unasked_BV = decoder.logits_BV.chunk(3)
-            taught_BV = boosted(hinted_BV, plain_BV, boost=boost)  # logits are as linear as states
-            taught_BV = held_to_question(taught_BV, plain_BV, unasked_BV, boost=question_boost)
+            # Logits are as linear as states.
+            taught_BV = boosted(hinted_BV, plain_BV, boost=config.hint_boost)
+            taught_BV = held_to_question(taught_BV, plain_BV, unasked_BV, boost=held)
             next_B = _draw(taught_BV, TEMPERATURE, generator)
             for row, token in zip(rows.tolist(), next_B.tolist(), strict=True):
                 words[row].append(token)
@@ -66,19 +68,19 @@ def boosted_replies(
 
 
 @torch.no_grad()
-def drift_of(
-    base: Base, model: PeftModel, person: Person, boost: float, question_boost: float
-) -> float:
+def drift_of(base: Base, model: PeftModel, person: Person, config: TrainConfig) -> float:
     """KL(base || teacher) per token, nats: what the gate would say to a perfect student."""
-    neutral, config = neutral_prompts(), TrainConfig()
+    neutral = neutral_prompts()
     replies = [pair[1] for pair in _greedy_pairs(base, model, neutral, config, quiet)]
     with model.disable_adapter():
         hinted_NH, plain_NH, unasked_NH = (
             _hidden(base, model, tuple(zip(prompts, replies, strict=True)), quiet)
             for prompts in three_prompts(base, person, neutral)
         )
-    taught_NH = boosted(hinted_NH, plain_NH, boost=boost)
-    taught_NH = held_to_question(taught_NH, plain_NH, unasked_NH, boost=question_boost)
+    places_N = torch.cat([torch.arange(len(reply)) for reply in replies])
+    held_N = config.question_boost * (places_N < config.question_tokens)
+    taught_NH = boosted(hinted_NH, plain_NH, boost=config.hint_boost)
+    taught_NH = held_to_question(taught_NH, plain_NH, unasked_NH, boost=held_N.unsqueeze(-1))
     return float(kl_between(base, plain_NH, taught_NH).mean())
 
 
@@ -94,11 +96,11 @@ def three_prompts(
 
 
 def line_of(
-    base: Base, model: PeftModel, person: Person, boosts: tuple[float, float], held_out: int
+    base: Base, model: PeftModel, person: Person, config: TrainConfig, held_out: int
 ) -> str:
     questions = questions_for(person, 0, held_out)[1]
     hinted, plain, unasked = three_prompts(base, person, questions)
-    replies = boosted_replies(base, model, hinted, plain, unasked, *boosts)
+    replies = boosted_replies(base, model, hinted, plain, unasked, config)
     answers = [
         Answer(
             question=question,
@@ -119,10 +121,11 @@ def line_of(
     about = [float((a - b).sum()) for a, b in zip(logprobs(plain), others, strict=True)]
     satisfied = statistics.fmean(person.is_satisfied(answer) for answer in answers)
     tokens = statistics.fmean(answer.tokens for answer in answers)
-    drift = drift_of(base, model, person, *boosts)
+    drift = drift_of(base, model, person, config)
     return (
-        f"{boosts[0]:g}, {boosts[1]:g}: {satisfied:.2f} / {nll:.2f}, {tokens:.0f} tokens, of the"
-        f" question {statistics.median(about):.0f} ({min(about):.0f}), drift {drift:.3f}"
+        f"{config.hint_boost:g}, {config.question_boost:g}: {satisfied:.2f} / {nll:.2f},"
+        f" {tokens:.0f} tokens, of the question {statistics.median(about):.0f}"
+        f" (under 10: {statistics.fmean(nats < 10 for nats in about):.2f}), drift {drift:.3f}"
     )
 
 
@@ -134,13 +137,17 @@ def main() -> None:
     parser.add_argument("--people", nargs="+", default=["short"], choices=PEOPLE)
     parser.add_argument("--boosts", nargs="+", type=float, default=[0.0, 0.3, 0.6, 1.0])
     parser.add_argument("--question-boosts", nargs="+", type=float, default=[0.0])
+    parser.add_argument("--question-tokens", type=int, default=TrainConfig().question_tokens)
     parser.add_argument("--held-out", type=int, default=24)
     args = parser.parse_args()
     base = load_base(args.base)
     model = attach(base, TrainConfig(), None)
     for name in args.people:
-        for boosts in product(args.boosts, args.question_boosts):
-            line = line_of(base, model, PEOPLE[name], boosts, args.held_out)
+        for b, c in product(args.boosts, args.question_boosts):
+            config = TrainConfig(
+                hint_boost=b, question_boost=c, question_tokens=args.question_tokens
+            )
+            line = line_of(base, model, PEOPLE[name], config, args.held_out)
             print(name, line, flush=True)
 
 

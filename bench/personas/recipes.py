@@ -117,7 +117,8 @@ RECIPES = {
         recipe("hinted", learns="hinted"),
         recipe("memory", learns="memory", batch=1),  # the next reply knows
         recipe("opd"),
-        recipe("opd-asked", question_boost=0.5),  # held to the question
+        recipe("opd-asked", question_boost=0.5),  # held to the question at first
+        recipe("opd-asked-throughout", question_boost=0.5, question_tokens=1024),
         recipe("opd-one-boost", **ONE_BOOST),
         recipe("opd-all-sets", **ALL_SETS),
         recipe("opd-twice", reanswer_steps=2, **ALL_SETS),
