@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from bench.personas.cell import HERE, Cell, Lab, all_questions, questions_for
+from bench.personas.cell import Cell, Lab
 from bench.personas.people import PEOPLE
+from bench.personas.questions import HERE, all_questions, questions_for
 from bench.personas.recipes import RECIPES, made_with
 from bench.personas.report import chance, gains, longest, sooner, table, three, write_png
 from bench.personas.run import done_cells, is_done

@@ -24,8 +24,9 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
-from bench.personas.cell import MAX_TOKENS, TEMPERATURE, asked, is_recipe, questions_for, quiet
+from bench.personas.cell import MAX_TOKENS, TEMPERATURE, asked, quiet
 from bench.personas.people import PEOPLE, Answer, Person
+from bench.personas.questions import is_recipe, questions_for
 from training.adapters import attach
 from training.base import Base, load_base
 from training.config import TrainConfig

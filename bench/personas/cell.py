@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from bench.personas.people import Answer, Person
+from bench.personas.questions import HELD_OUT, is_recipe, questions_for
 from bench.personas.recipes import Recipe, made_with
 from bench.personas.rival import trl_update
 from bench.personas.sft import sft_update
@@ -32,11 +31,9 @@ from training.gate import decide, measure, neutral_prompts
 from training.optimizer import save_optimizer
 from training.trainer import train
 
-HERE = Path(__file__).parent
-MAX_TOKENS, TEMPERATURE, HELD_OUT = 160, 0.7, 24
+MAX_TOKENS, TEMPERATURE = 160, 0.7
 TRIES = 8  # at a corrected answer
 AT_ONCE = 16  # replies asked for: of more, the last would wait longer than an engine may be silent
-FIRST = 48  # questions that are rated before the others
 EVALS = (0, 4, 8, 16, 32, 64)
 
 
@@ -79,35 +76,6 @@ def asked(question: str, hints: Sequence[str] = ()) -> list[Message]:
     )
 
 
-@cache
-def all_questions() -> dict[str, list[str]]:
-    """The lists of questions.json by name."""
-    found: dict[str, list[str]] = json.loads((HERE / "questions.json").read_text(encoding="utf-8"))
-    return found
-
-
-def questions_for(
-    person: Person, seed: int, held_out: int = HELD_OUT
-) -> tuple[list[str], list[str]]:
-    """(to be rated, in this seed's order; held out). The list grew: what came later is asked later,
-    so that each seed's first questions stay what they were."""
-    data = all_questions()
-    first, later = data["train"][:FIRST], data["train"][FIRST:]
-    kept = data["held_out"][:held_out]
-    if person.recipes:
-        half = FIRST // 2
-        first, later = data["train"][:half] + data["recipes"][:half], data["recipes"][half:]
-        later = data["train"][half : half + len(later)] + later
-        kept = data["held_out"][: held_out // 2] + data["recipes_held_out"][: held_out // 2]
-    chance = random.Random(seed)
-    return [q for part in (first, later) for q in chance.sample(part, len(part))], kept
-
-
-def is_recipe(question: str) -> bool:
-    data = all_questions()
-    return question in data["recipes"] or question in data["recipes_held_out"]
-
-
 def answer_of(question: str, rollout: Rollout) -> Answer:
     return Answer(
         question=question,
@@ -140,13 +108,14 @@ class Cell:
         self.hints: list[str] = [person.hint] if recipe.learns == "hinted" else []
         self.waiting: list[Sample] = []  # for the batch to be full
         self.seen: tuple[Any, dict[str, Any]] = (None, {})  # what answered, and how it did
+        self.replies: Sequence[Rollout] = ()  # that it gave
         self.passes: list[bool] = []
         self.updates: list[dict[str, Any]] = []
         self.label = f"{recipe.name}-{person.name}-{seed}".replace(" ", "").replace(",", "-")
 
     def run(self, turns: int, *, with_gate: bool = True) -> dict[str, Any]:
-        """The cell's line for the results. The gate's measures take half a minute."""
-        evals, done = {"0": self.first()}, 0
+        """The cell's line for the results. Without the gate, nor `about`, it is brief."""
+        evals, done = {"0": self.first(with_about=with_gate)}, 0
         while done < turns and self.recipe.is_rated:
             then = min(done + self.recipe.batch - len(self.waiting), turns)
             # No update comes in between: what answers now is what would answer then.
@@ -156,6 +125,8 @@ class Cell:
             if done in self.asked_at or done == turns:
                 evals[str(done)] = self.evaluate()
             print(self.label, done, json.dumps(evals.get(str(done))), self.updates[-1:], flush=True)
+        if with_gate and "about" not in (end := evals[str(done)]):
+            end["about"] = self.about()
         cell = {
             "recipe": self.recipe.name,
             "person": self.person.name,
@@ -298,13 +269,15 @@ class Cell:
                     )
         return list(found.values())
 
-    def first(self) -> dict[str, Any]:
+    def first(self, *, with_about: bool) -> dict[str, Any]:
         """Before any rating every recipe but "hinted" is the base model: answered once."""
         if self.recipe.learns == "hinted":
             return self.evaluate()
         key = (self.person.name, self.seed)
         if key not in self.lab.first_evals:
             self.lab.first_evals[key] = self.evaluate()
+            if with_about:
+                self.lab.first_evals[key]["about"] = self.about()
         self.seen = self.answering(), self.lab.first_evals[key]
         return self.lab.first_evals[key]
 
@@ -321,12 +294,12 @@ class Cell:
     def examine(self) -> dict[str, Any]:
         prompts = [asked(question, self.shown()) for question in self.held_out]
         replies = self.lab.ask(prompts, self.policy, seed=self.seed * 10_000 + 5000)
+        self.replies = replies
         answers = [answer_of(*pair) for pair in zip(self.held_out, replies, strict=True)]
         kept = [self.person.is_satisfied(answer) for answer in answers]
         found: dict[str, Any] = {
             "satisfied": round(statistics.fmean(kept), 3),
             "nll": round(self.nll(replies), 3),
-            "about": self.about(replies),
             "tokens": round(statistics.fmean(answer.tokens for answer in answers), 1),
             "passed": [int(each) for each in kept],
             "example": answers[0].text[:200],
@@ -346,13 +319,15 @@ class Cell:
             losses += (-self.logprobs(question, reply, [self.person.hint])).tolist()
         return statistics.fmean(losses)
 
-    def about(self, replies: Sequence[Rollout]) -> list[float]:
-        """Of each reply, how much likelier its own question makes it than the next one, in nats:
-        the base's log p(y | x) - log p(y | x'). Near 0, the reply would do for any question."""
+    def about(self) -> list[float]:
+        """Of the last replies, up to HELD_OUT, how much likelier its own question makes each than
+        the next one, in nats: the base's log p(y | x) - log p(y | x'). Near 0, it would do for any
+        question. Two passes over each reply: asked at the ends alone."""
         others = [*self.held_out[1:], self.held_out[0]]
+        triples = list(zip(self.held_out, others, self.replies, strict=True))[:HELD_OUT]
         return [
             round(float((self.logprobs(own, reply) - self.logprobs(other, reply)).sum()), 1)
-            for own, other, reply in zip(self.held_out, others, replies, strict=True)
+            for own, other, reply in triples
         ]
 
     def logprobs(self, question: str, reply: Rollout, hints: Sequence[str] = ()) -> Tensor:

@@ -15,8 +15,8 @@ import plotly.graph_objects as go
 from playwright.sync_api import sync_playwright
 from plotly.subplots import make_subplots
 
-from bench.personas.cell import questions_for
 from bench.personas.people import PEOPLE
+from bench.personas.questions import questions_for
 from bench.personas.recipes import RECIPES
 from tests.prepare import chromium
 from training.config import TrainConfig

@@ -27,8 +27,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.personas.cell import EVALS, HELD_OUT, HERE, Cell, Lab
+from bench.personas.cell import EVALS, Cell, Lab
 from bench.personas.people import PEOPLE
+from bench.personas.questions import HELD_OUT, HERE
 from bench.personas.recipes import QUICK, RECIPES, made_with
 from bench.personas.report import write_report
 from rollouts.config import EngineConfig

@@ -15,8 +15,9 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from bench.personas.cell import Lab, answer_of, asked, questions_for
+from bench.personas.cell import Lab, answer_of, asked
 from bench.personas.people import PEOPLE, Person
+from bench.personas.questions import questions_for
 from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
 from rollouts.hints import demonstrated_messages
