@@ -98,6 +98,10 @@ class Base:
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
+    def answer_ids(self, text: str) -> tuple[int, ...]:
+        """A whole reply that says this: its tokens and the end token."""
+        return (*self.encode(text.strip()), self.eos_ids[0])
+
 
 @contextmanager
 def standing_in(weights: Mapping[Any, Tensor]) -> Iterator[None]:

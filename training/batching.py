@@ -29,6 +29,7 @@ class Item:
     other_prompts_ids: tuple[tuple[int, ...], ...] = ()
     unasked_prompt_ids: tuple[int, ...] = ()  # without what was asked; (): not held to it
     boost: float = 0.0  # how much further than its hint alone its teacher goes
+    correction_ids: tuple[int, ...] = ()  # what the user wrote instead, to be learned as it stands
     rollout_logprobs: tuple[float, ...] | None = None
     proximal_logprobs: tuple[float, ...] | None = None  # None: those of the policy as it is
     is_fresh: bool = False  # the policy as it is has sampled it: no importance weight

@@ -19,9 +19,9 @@ REANSWER_SETS = ("needed", "all")
 CHOOSABLE = (  # fields that a job may be queued with; the rest is the installation's
     "estimator", "topk", "topk_support", "topk_clip", "teacher", "hint_boost", "hint_boost_again",
     "question_boost", "question_tokens", "forward_share", "reanswer_hints", "reanswer_sets",
-    "demonstrations", "combine", "distill_weight", "reward_weight", "anchor_weight", "clip_low",
-    "clip_high", "importance_cap", "negative_importance_cap", "positive_cap", "negative_cap",
-    "reward_epochs", "reward_step", "kto_beta",
+    "demonstrations", "correction_weight", "combine", "distill_weight", "reward_weight",
+    "anchor_weight", "clip_low", "clip_high", "importance_cap", "negative_importance_cap",
+    "positive_cap", "negative_cap", "reward_epochs", "reward_step", "kto_beta",
 )  # fmt: skip
 MOST_EPOCHS = 16  # that a job may be given
 CANDIDATES = 4  # liked replies that demonstrations are chosen from: the newest
@@ -69,6 +69,8 @@ class TrainConfig:
     distill_weight: float = 1.0  # of the distillation beside the reward
     demonstrations: int = 0  # replies that the user liked, shown to the teacher beside a hint
     demonstration_tokens: int = 96  # longest of them
+    correction_weight: float = 0.0  # of the words of corrections beside the distillation; LOG
+    correction_tokens: int = 128  # first of a correction that train
     forward_share: float = 0.0  # weight of KL(teacher || policy) beside KL(policy || teacher)
     hint_boost: float = 0.3  # teacher logits go so much further the way of the hint; docs/LOG.md
     hint_boost_again: float = 0.9  # when it is said again after a version has learned it
@@ -212,11 +214,12 @@ _POSITIVE = (
     "alpha", "lr", "batch_size", "max_steps", "train_seconds", "micro_batch_tokens", "max_tokens",
     "grad_clip", "rated_tokens", "reanswer_tokens", "reanswer_temperature", "importance_cap",
     "sigma_floor", "positive_cap", "negative_cap", "demonstration_tokens", "question_tokens",
+    "correction_tokens",
     "gate_tokens", "gate_temperature",
 )  # fmt: skip
 _NOT_NEGATIVE = (
     "seed", "weight_decay", "kl_stop", "kl_full_share", "max_version_age", "hint_boost",
-    "hint_boost_again", "question_boost", "distill_weight", "hint_effect_min",
+    "hint_boost_again", "question_boost", "distill_weight", "correction_weight", "hint_effect_min",
     "reward_weight", "reward_step", "anchor_weight", "clip_high", "demonstrations",
     "gate_drift_margin", "gate_preference_margin", "gate_cut_margin", "gate_chance",
     "gate_length_min", "gate_repeat_margin",

@@ -51,7 +51,7 @@ def with_demonstrations(
 def _answer_ids(base: Base, sample: Sample) -> tuple[int, ...]:
     """What the user wanted to read: the correction, else the reply that they liked."""
     if sample.correction:
-        return (*base.encode(sample.correction), base.eos_ids[0])
+        return base.answer_ids(sample.correction)
     return tuple(sample.response_ids)
 
 

@@ -49,6 +49,7 @@ def step_metrics(
         zero_advantage=_mean([float(advantage == 0) for advantage in advantages]),
         policy_loss=sums.policy_loss if sums.rewarded_tokens else None,
         kl_base=_share(sums.kl_base, sums.anchored_tokens),
+        correction_nll=_share(sums.correction_nll, sums.corrected_tokens),
         entropy=_share(sums.entropy, sums.tokens),
         clip_share=_share(sums.clipped_tokens, sums.rewarded_tokens),
         policy_lag=_mean([0.0 if item.is_fresh else float(item.version_age) for item in items]),

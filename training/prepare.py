@@ -97,6 +97,7 @@ def _item(
         other_prompts_ids=tuple(teacher_prompts[1:]),
         is_hinted=distilled,
         unasked_prompt_ids=unasked,
+        correction_ids=_correction(base, sample, config) if distilled else (),
         boost=config.hint_boost if again.isdisjoint(sample.lessons) else config.hint_boost_again,
         rollout_logprobs=tuple((sample.rollout_logprobs or ())[: config.rated_tokens])
         if has_logprobs and (advantage is not None or config.distils_tokens)
@@ -129,6 +130,15 @@ def plain_prompt_ids(base: Base, sample: Sample) -> tuple[int, ...]:
 def _teacher_prompts(base: Base, sample: Sample, config: TrainConfig) -> list[tuple[int, ...]]:
     """The prompt under the hint first, then under each candidate that reads differently."""
     return [_teacher_prompt(base, sample, hint, config) for hint in _candidate_hints(sample)]
+
+
+def _correction(base: Base, sample: Sample, config: TrainConfig) -> tuple[int, ...]:
+    """The correction's tokens, as many as train and as there is room for after the prompt."""
+    if not sample.correction or not config.correction_weight:
+        return ()
+    ids = base.answer_ids(sample.correction)
+    room = config.max_tokens - len(plain_prompt_ids(base, sample))
+    return ids[: min(config.correction_tokens, room)]
 
 
 def _unasked(base: Base, sample: Sample) -> tuple[int, ...]:

@@ -43,6 +43,8 @@ class StepSums:
     clipped_tokens: int = 0
     kl_base: float = 0.0
     anchored_tokens: int = 0
+    correction_nll: float = 0.0
+    corrected_tokens: int = 0
     entropy: float = 0.0
     tokens: int = 0
 

@@ -19,6 +19,7 @@ from training.advantages import Baseline, updated_baseline
 from training.base import Base
 from training.batching import Item, in_steps, micro_batches
 from training.config import TrainConfig
+from training.corrections import correction_backward
 from training.demonstrations import with_demonstrations
 from training.errors import Diverged, NoSignal, OptimizerInvalid
 from training.forward import response_logprobs
@@ -335,7 +336,7 @@ def _step(run: _Run, items: Sequence[Item], *, phase: str, began: float) -> floa
 def _backward(run: _Run, items: Sequence[Item]) -> StepSums:
     """The step's gradient, a micro-batch at a time."""
     counts = counts_of(items, run.config)
-    sums = StepSums()
+    sums = correction_backward(run.base, run.model, items, run.config, run.check)
     for group in micro_batches(items, max_tokens=run.config.micro_batch_tokens):
         run.check()
         teacher_NH = run.teacher.hidden(group)

@@ -32,6 +32,7 @@ class StepMetrics:
     zero_advantage: float | None = None  # share of the advantages that are 0
     policy_loss: float | None = None  # of the rewarded tokens, their anchor included
     kl_base: float | None = None  # k3 estimate to the base on anchored tokens, nats per token
+    correction_nll: float | None = None  # of corrections' words, nats per token, before the step
     entropy: float | None = None  # of the policy before the step, nats per token
     clip_share: float | None = None  # of the rewarded tokens whose ratio was clipped
     policy_lag: float | None = None  # mean versions between a reply's policy and the parent

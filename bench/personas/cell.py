@@ -187,7 +187,7 @@ class Cell:
         self.hints = list(dict.fromkeys([*said, *self.hints]))
         if self.recipe.learns == "memory":
             return
-        if self.recipe.learns == "sft":
+        if self.recipe.corrects:
             samples = self.corrected(samples)
         if not samples:  # nothing was to be corrected
             return
@@ -247,9 +247,27 @@ class Cell:
         return sorted([*hinted, *liked], key=lambda sample: sample.id)
 
     def corrected(self, samples: Sequence[Sample]) -> list[Sample]:
-        """For plain SFT: a corrected answer to each disliked reply. It is the base's under the
-        hint, the first of up to TRIES that keeps the wish; where none does the turn is left out."""
-        found: dict[int, Sample] = {}
+        """With a corrected answer to each disliked reply, where there is one: beside the hint, or,
+        for plain SFT, in the reply's place and nothing else."""
+        found = self.corrections(samples)
+        if self.recipe.learns == "sft":
+            return [
+                replace(
+                    sample, response_ids=right.response_ids, rollout_logprobs=right.logprobs,
+                    hint=None,
+                )
+                for sample in samples
+                if (right := found.get(sample.id))
+            ]  # fmt: skip
+        return [
+            replace(sample, correction=found[sample.id].text) if sample.id in found else sample
+            for sample in samples
+        ]
+
+    def corrections(self, samples: Sequence[Sample]) -> dict[int, Rollout]:
+        """By id, a reply instead of each disliked one. It is the base's under the hint, the first
+        of up to TRIES that keeps the wish; where none does there is none."""
+        found: dict[int, Rollout] = {}
         for attempt in range(TRIES):
             wrong = [sample for sample in samples if sample.hint and sample.id not in found]
             if not wrong:
@@ -261,13 +279,8 @@ class Cell:
             replies = self.lab.ask(prompts, BASE, seed=self.seed * 10_000 + 7000 + 100 * attempt)
             for sample, reply in zip(wrong, replies, strict=True):
                 if self.person.is_satisfied(answer_of(sample.messages[-1]["content"], reply)):
-                    found[sample.id] = replace(
-                        sample,
-                        response_ids=reply.response_ids,
-                        rollout_logprobs=reply.logprobs,
-                        hint=None,
-                    )
-        return list(found.values())
+                    found[sample.id] = reply
+        return found
 
     def first(self, *, with_about: bool) -> dict[str, Any]:
         """Before any rating every recipe but "hinted" is the base model: answered once."""

@@ -26,6 +26,7 @@ class Recipe:
     batch: int
     counts_unhinted: bool  # whether a rating without a hint takes a place in the batch
     words: bool
+    corrects: bool  # the person also writes the reply that they wanted
     rate: float | None  # for "trl"
     steps_back: bool  # a version beyond the drift limit is moved back, as the product does
 
@@ -40,6 +41,7 @@ def recipe(
     *,
     learns: str = "train",
     words: bool = True,
+    corrects: bool = False,
     steps_back: bool = True,
     batch: int = 8,
     counts_unhinted: bool = True,
@@ -54,6 +56,7 @@ def recipe(
         batch=batch,
         counts_unhinted=counts_unhinted,
         words=words,
+        corrects=corrects,
         rate=rate,
         steps_back=steps_back,
     )
@@ -124,6 +127,8 @@ RECIPES = {
         recipe("opd-twice", reanswer_steps=2, **ALL_SETS),
         recipe("opd-collected", reanswer_hints="collected", **ALL_SETS),
         recipe("opd-shown", demonstrations=2, **ALL_SETS),  # liked replies, beside the hint
+        recipe("opd-correction-shown", corrects=True),  # to the teacher alone
+        recipe("opd-corrected", corrects=True, correction_weight=1.0),  # learned as words, too
         recipe("opd-eights", batch_size=8, max_steps=4, **ALL_SETS),  # in half the steps
         recipe("opd-rated-only", max_steps=1, **ONE_BOOST),
         recipe("opd-unboosted", **{**ALL_SETS, "hint_boost": 0.0, "hint_boost_again": 0.0}),
@@ -133,7 +138,8 @@ RECIPES = {
         recipe("binary", method="binary", **THUMBS),
         recipe("kto", method="kto", **THUMBS),
         recipe("apo_zero_unpaired", method="apo_zero_unpaired", **THUMBS),
-        recipe("sft", learns="sft", reward_epochs=8),  # as many steps as opd, at its rate
+        # As many steps as opd, at its rate.
+        recipe("sft", learns="sft", corrects=True, reward_epochs=8),
         *(
             recipe(f"TRL {method}{name}", learns="trl", method=method, words=False, rate=rate)
             for method in ("kto", "apo_zero_unpaired")

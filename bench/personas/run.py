@@ -52,16 +52,14 @@ def done_cells(path: Path) -> list[dict[str, Any]]:
 
 def is_present(row: dict[str, Any]) -> bool:
     """Whether it was made with its recipe as it is today. Settings that came later were, in older
-    rows, what they are by default; the oldest rows name no settings, and are taken."""
+    rows, what they are by default, and SFT always had corrections; the oldest rows name no
+    settings, and are taken."""
     recipe = RECIPES.get(row["recipe"])
     if recipe is None or "made_with" not in row:
         return True
-    now, then = made_with(recipe), row["made_with"]
-    usual = json.loads(TrainConfig().to_json())
-    return {**now, "config": None} == {**then, "config": None} and now["config"] == {
-        **usual,
-        **then["config"],
-    }
+    now, then = made_with(recipe), {"corrects": recipe.learns == "sft", **row["made_with"]}
+    then["config"] = {**json.loads(TrainConfig().to_json()), **then["config"]}
+    return now == then
 
 
 def is_done(row: dict[str, Any], args: argparse.Namespace) -> bool:

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import torch
 from peft import PeftModel
-from torch import Tensor
 
 from rollouts.types import Sample
 from training.adapters import attach, detach, save_version
 from training.base import Base
 from training.config import TrainConfig
-from training.forward import backward_in_chunks, logits, response_hidden
-from training.logprobs import token_logprobs
+from training.corrections import words_backward
 from training.optimizer import make_optimizer
 
 
@@ -48,20 +46,10 @@ def _step(
 ) -> float:
     """One step down L = -1/n sum_t log pi(y_t), n the tokens of all replies; L before it."""
     tokens = sum(len(sample.response_ids) for sample in samples)
-    loss = sum(_backward(base, model, sample, tokens) for sample in samples)
+    pairs = [(sample.prompt_ids, sample.response_ids) for sample in samples]
+    loss = sum(words_backward(base, model, [pair], share=1 / tokens) for pair in pairs)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     torch.nn.utils.clip_grad_norm_(parameters, grad_clip)
     optimizer.step()
     optimizer.zero_grad()
     return loss
-
-
-def _backward(base: Base, model: PeftModel, sample: Sample, tokens: int) -> float:
-    """Add one reply's part of the gradient to the adapter's; its part of the loss."""
-    targets_N = torch.tensor(list(sample.response_ids), device=base.device)
-
-    def loss_of(hidden_NH: Tensor, chunk: slice) -> Tensor:
-        return -token_logprobs(logits(base, hidden_NH), targets_N[chunk]).sum() / tokens
-
-    hidden_NH = response_hidden(base, model, [(sample.prompt_ids, sample.response_ids)])
-    return backward_in_chunks(hidden_NH, loss_of)

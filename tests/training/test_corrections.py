@@ -1,0 +1,117 @@
+"""Corrections as words: the loss by hand, its gradient, and a job that learns them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from torch import Tensor
+
+from rollouts.types import Sample
+from tests.training.conftest import items_of, job, make_sample, nothing
+from training.adapters import adapter_tensors
+from training.base import Base
+from training.batching import Item
+from training.config import TrainConfig
+from training.corrections import correction_backward
+
+WANTED, OTHER = "Hello! Boil water.", "Boil it."
+
+
+@pytest.fixture
+def config(config: TrainConfig) -> TrainConfig:
+    return replace(config, correction_weight=0.5, batch_size=4)
+
+
+def corrected(base: Base, number: int, correction: str | None, **more: Any) -> Sample:
+    return make_sample(base, number, correction=correction, **more)
+
+
+def nll_by_hand(base: Base, sample: Sample, words: str) -> float:
+    """-sum_t log p of the words and the end token after the prompt, by one plain pass."""
+    ids = [*base.encode(words), base.eos_ids[0]]
+    with torch.no_grad():
+        logits_TV = base.model(input_ids=torch.tensor([[*sample.prompt_ids, *ids]])).logits[0]
+    logprobs_TV = torch.log_softmax(logits_TV.float(), dim=-1)
+    start = len(sample.prompt_ids) - 1
+    return -sum(float(logprobs_TV[start + t, token]) for t, token in enumerate(ids))
+
+
+def test_the_loss_is_the_mean_over_the_words_of_the_step(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    samples = [corrected(base, 1, WANTED), corrected(base, 2, OTHER), corrected(base, 3, None)]
+    sums = correction_backward(base, model, items_of(base, samples, config), config, nothing)
+    total = nll_by_hand(base, samples[0], WANTED) + nll_by_hand(base, samples[1], OTHER)
+    words = sum(len(base.encode(text)) + 1 for text in (WANTED, OTHER))
+    assert sums.corrected_tokens == words
+    assert sums.correction_nll == pytest.approx(total, rel=1e-5)
+    assert sums.loss == pytest.approx(0.5 * total / words, rel=1e-5)
+
+
+def gradient(base: Base, model: PeftModel, items: Sequence[Item], config: TrainConfig) -> Tensor:
+    model.zero_grad()
+    correction_backward(base, model, items, config, nothing)
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def test_its_gradient_does_not_depend_on_how_a_step_is_cut(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    items = items_of(base, [corrected(base, 1, WANTED), corrected(base, 2, OTHER)], config)
+    whole = gradient(base, model, items, config)
+    cut = gradient(base, model, items, replace(config, micro_batch_tokens=1))
+    double = gradient(base, model, items, replace(config, correction_weight=1.0))
+    assert float(whole.norm()) > 0
+    torch.testing.assert_close(cut, whole, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(double, 2 * whole, rtol=1e-4, atol=1e-7)
+
+
+def test_without_a_correction_nothing_is_added_or_measured(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    items = items_of(base, [make_sample(base)], config)
+    sums = correction_backward(base, model, items, config, nothing)
+    assert (sums.loss, sums.corrected_tokens) == (0.0, 0)
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("change", [{"correction_weight": 0.0}, {"method": "binary"}])
+def test_words_are_learned_only_where_a_job_says_so(
+    base: Base, config: TrainConfig, change: dict[str, Any]
+) -> None:
+    (item,) = items_of(base, [corrected(base, 1, WANTED)], replace(config, **change))
+    assert item.correction_ids == ()
+
+
+def test_a_long_correction_trains_on_its_beginning(base: Base, config: TrainConfig) -> None:
+    long = "word " * 50
+    ids = (*base.encode(long.strip()), base.eos_ids[0])
+
+    def kept(**change: int) -> tuple[int, ...]:
+        (item,) = items_of(base, [corrected(base, 1, long)], replace(config, **change))
+        return item.correction_ids
+
+    assert kept(correction_tokens=20) == ids[:20]
+    assert kept(correction_tokens=4096) == ids
+
+
+def test_a_job_makes_corrections_likelier_and_says_how_far_it_is(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    samples = [corrected(base, number, WANTED) for number in range(1, 5)]
+    by_hand = sum(nll_by_hand(base, sample, WANTED) for sample in samples)
+    before = {name: tensor.clone() for name, tensor in adapter_tensors(model).items()}
+    _, steps = job(base, model, samples, config)
+    found = [step.correction_nll for step in steps]
+    assert found[0] == pytest.approx(by_hand / (4 * len(base.answer_ids(WANTED))), rel=1e-4)
+    assert found[-1] is not None
+    assert found[-1] < 0.9 * found[0]
+    after = adapter_tensors(model)
+    assert any(not torch.equal(tensor, after[name]) for name, tensor in before.items())
+    _, steps = job(base, model, [make_sample(base)], config)
+    assert steps[0].correction_nll is None
