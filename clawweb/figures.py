@@ -71,6 +71,15 @@ CHARTS = (
         ),
     ),
     Chart(
+        key="correction_nll",
+        section=_GOAL,
+        title=gettext_lazy("Your own words"),
+        meaning=gettext_lazy(
+            "How far it is from saying your corrections word for word, where they are learned as "
+            "words. It should fall; near 0 it has learned them by heart."
+        ),
+    ),
+    Chart(
         key="kl_base",
         section=_HEALTH,
         title=gettext_lazy("Distance to the base model (KL)"),
