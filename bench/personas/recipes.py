@@ -129,6 +129,8 @@ RECIPES = {
         recipe("opd-shown", demonstrations=2, **ALL_SETS),  # liked replies, beside the hint
         recipe("opd-correction-shown", corrects=True),  # to the teacher alone
         recipe("opd-corrected", corrects=True, correction_weight=1.0),  # learned as words, too
+        recipe("opd-forward", forward_share=1.0),  # KL(teacher || policy) instead
+        recipe("opd-both-ways", forward_share=0.5),
         recipe("opd-eights", batch_size=8, max_steps=4, **ALL_SETS),  # in half the steps
         recipe("opd-rated-only", max_steps=1, **ONE_BOOST),
         recipe("opd-unboosted", **{**ALL_SETS, "hint_boost": 0.0, "hint_boost_again": 0.0}),
