@@ -14,13 +14,17 @@ from typing import Any
 
 import pytest
 
+from bench.personas.aims import aims
 from bench.personas.cell import Cell, Lab
+from bench.personas.curves import write_png
 from bench.personas.people import PEOPLE
 from bench.personas.questions import HERE, all_questions, questions_for
 from bench.personas.recipes import RECIPES, made_with
-from bench.personas.report import chance, gains, longest, sooner, table, three, write_png
+from bench.personas.report import sooner, table, three
+from bench.personas.rows import longest
 from bench.personas.run import done_cells, is_done
 from bench.personas.sft import sft_update
+from bench.personas.thumbs import chance, gains
 from rollouts.types import BASE, Message, Policy, Rollout, Sample, SamplingParams
 from training.base import Base, load_base
 from training.config import TrainConfig
@@ -319,3 +323,53 @@ def test_plain_sft_goes_on_where_a_clipped_surrogate_would_stop(base: Base, tmp_
     assert all(after < before for before, after in pairwise(losses))
     beyond = next(n for n, loss in enumerate(losses) if first - loss > log(1.28))
     assert beyond < len(losses) - 3
+
+
+def test_the_aims_stand_beside_what_the_default_reaches() -> None:
+    def opd(person: str, share: float, nll: float, **more: Any) -> dict[str, Any]:
+        found = {"satisfied": share, "nll": nll, "passed": [1, 0]}
+        then = dict.fromkeys(("16", "32"), found)
+        evals = {"0": {**found, "satisfied": 0.2, "nll": 1.0}, **then}
+        return row_of("opd", person=person, turns=32, evals=evals, **more)
+
+    def hinted(person: str, share: float) -> dict[str, Any]:
+        found = {"satisfied": share, "nll": 1.2, "passed": [1, 0]}
+        return row_of("hinted", person=person, evals={"0": found})
+
+    gate = {"drift": 0.2, "drift_limit": 0.2, "accepted": True}
+    for name in ("repetition", "empty", "cut_off", "length"):
+        gate[name] = 0.0
+    rows = [
+        hinted("short", 0.8), hinted("plain", 0.7), hinted("asks", 0.1),
+        opd("short", 0.96, 1.30, gate=gate, three=8),
+        opd("plain", 0.86, 1.36, gate={**gate, "drift": 0.21, "accepted": False}),
+        opd("asks", 0.10, 1.30),  # whose hint the base does not follow: not in the means
+        row_of("openclaw-opd", turns=32), row_of("openclaw-opd", person="plain", turns=32, three=9),
+    ]  # fmt: skip
+    lines = aims(rows)
+    assert "0.7 or more (plain, short)." in lines
+    assert lines[6:] == [
+        "| satisfied after 16 rated turns: 0.90 | 0.910 (plain 0.86, short 0.96) | yes |",
+        "| satisfied after 32 rated turns: 0.95 | 0.910 (plain 0.86, short 0.96) | **no** |",
+        "| nll after 32 at most the hinted base's + 0.15 | plain +0.16, short +0.10 | **no** |",
+        "| drift of the last versions at most the hinted base's own + 0.05 | 1 of 2 | **no** |",
+        "| no person's replies degenerate: the gate accepts the last versions | 1 of 2, not plain"
+        " | **no** |",
+        "| rated turns until three in a row: 0.5 of upstream's best or less | 1 of 2 people; not"
+        " plain inf | **no** |",
+    ]
+    assert aims([row_of("base")]) == []
+    assert table(rows).index("The aims") < table(rows).index("| person |")
+
+
+def test_an_aim_of_thumbs_alone_asks_for_a_base_between() -> None:
+    sure = [thumbed(seed, [1, 1, 0, 0], [1, 1, 1, 1]) for seed in range(3)]
+    (line,) = [line for line in aims(sure) if "thumbs alone" in line]
+    assert line.startswith(
+        "| thumbs alone above the base, p < 0.05: short (base 0.50) | `kto` +0.5"
+    )
+    assert line.endswith(
+        "4 questions, 3 seeds | **no** |"
+    )  # of two gains in four 1 draw in 16 has none
+    never = [thumbed(seed, [0] * 24, [1] * 24) for seed in range(3)]
+    assert not any("thumbs alone" in line for line in aims(never))  # nothing to tell thumbs apart

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import math
-import random
 import statistics
-import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import plotly.graph_objects as go
-from playwright.sync_api import sync_playwright
-from plotly.subplots import make_subplots
-
-from bench.personas.people import PEOPLE
-from bench.personas.questions import questions_for
-from bench.personas.recipes import RECIPES
-from tests.prepare import chromium
+from bench.personas.aims import aims
+from bench.personas.curves import curves, write_png
+from bench.personas.rows import (
+    DEFAULT,
+    GAIN,
+    REACHABLE,
+    SHARE,
+    Cells,
+    best_upstream,
+    better_served,
+    grid,
+    horizon,
+    last,
+    longest,
+    middle,
+    of,
+    rates,
+    turns_to_three,
+    values,
+    well_served,
+)
+from bench.personas.thumbs import thumbs
 from training.config import TrainConfig
-
-Cells = Sequence[dict[str, Any]]
-REACHABLE = 0.7  # what the hinted base satisfies of a wish that its student can be asked for
-GAIN = 0.3  # by how much more than the base, where a hint says something
-DRAWS = 10_000  # of the bootstrap
-SHARE = "satisfied"
-DEFAULT = TrainConfig().method  # what the product does unless told otherwise
-COLUMNS = 3
 
 
 def write_report(rows: Cells, folder: Path) -> None:
@@ -41,16 +44,6 @@ def write_report(rows: Cells, folder: Path) -> None:
     figure.write_html(folder / "curves.html", include_plotlyjs="cdn", full_html=True)
     write_png(figure, folder / "curves.png")
     print((folder / "table.md").read_text(encoding="utf-8"))
-
-
-def longest(rows: Cells) -> Cells:
-    """Of rows of one cell the one with the most turns, of equals the latest: a seed counts once."""
-    found: dict[tuple[str, str, int], dict[str, Any]] = {}
-    for row in rows:
-        key = row["recipe"], row["person"], row["seed"]
-        if key not in found or row["turns"] >= found[key]["turns"]:
-            found[key] = row
-    return list(found.values())
 
 
 def table(cells: Cells) -> str:
@@ -72,16 +65,11 @@ def table(cells: Cells) -> str:
         "Updates had no time limit; a job of the product begins no set of re-answers that would",
         f"end after {TrainConfig().train_seconds:.0f} s. `never in N`: not within N rated turns.",
         *arithmetic(cells),
-        "",
-        *grid([*head, "s per update"], rows),
     ]
-    parts = [*means(cells, turns), sooner(cells), leaks(cells), thumbs(cells), health(cells)]
+    each = grid([*head, "s per update"], rows)
+    together = [*means(cells, turns), sooner(cells), leaks(cells), thumbs(cells), health(cells)]
+    parts = [aims(cells), each, *together]
     return "\n".join([*lines, *(line for part in parts if part for line in ["", *part])]) + "\n"
-
-
-def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table in Markdown."""
-    return ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
 
 
 def arithmetic(cells: Cells) -> list[str]:
@@ -95,20 +83,12 @@ def arithmetic(cells: Cells) -> list[str]:
 
 def means(cells: Cells, turns: Sequence[int]) -> list[list[str]]:
     """Each recipe's mean over the people whom a hint serves: well, and clearly better."""
-    first = {person: of(cells, person=person) for person in sorted({c["person"] for c in cells})}
-    hinted = {p: middle(values(of(group, recipe="hinted"), 0, SHARE)) for p, group in first.items()}
-    base = {
-        p: middle(values([c for c in group if c["recipe"] != "hinted"], 0, SHARE))
-        for p, group in first.items()
-    }
-    well = [p for p, share in hinted.items() if share is not None and share >= REACHABLE]
-    better = [
-        p for p, share in hinted.items()
-        if share is not None and base[p] is not None and share - base[p] >= GAIN
-    ]  # fmt: skip
     kept = f"whose wish the hinted base keeps in {REACHABLE} or more"
     gained = f"whose wish the hinted base keeps more often than the base, by {GAIN} or more"
-    return [mean_over(cells, turns, well, kept), mean_over(cells, turns, better, gained)]
+    return [
+        mean_over(cells, turns, well_served(cells), kept),
+        mean_over(cells, turns, better_served(cells), gained),
+    ]
 
 
 def mean_over(cells: Cells, turns: Sequence[int], people: Sequence[str], which: str) -> list[str]:
@@ -139,10 +119,9 @@ def sooner(cells: Cells) -> list[str]:
     for person in sorted({cell["person"] for cell in cells}):
         group = of(cells, person=person)
         ours = of(group, recipe=DEFAULT)
-        names = sorted({c["recipe"] for c in group if c["recipe"].startswith("openclaw-")})
-        if not ours or not names:
+        best = best_upstream(group)
+        if not ours or best is None:
             continue
-        best = min(names, key=lambda name: turns_to_three(of(group, recipe=name)))
         theirs = of(group, recipe=best)
         mine, other = turns_to_three(ours), turns_to_three(theirs)
         if math.isinf(mine):
@@ -172,51 +151,6 @@ def leaks(cells: Cells) -> list[str]:
     head = ["recipe", "seeds", "turns", "recipes at 0", "recipes then", "rest at 0", "rest then"]
     said = "Does a wish about recipes leak? Satisfied among the recipes, and among the rest:"
     return [said, "", *grid(head, rows)] if rows else []
-
-
-def thumbs(cells: Cells) -> list[str]:
-    """What thumbs alone have gained, and whether it may be chance."""
-    rows = []
-    for person, recipe in sorted({(c["person"], c["recipe"]) for c in cells}):
-        group = of(cells, person=person, recipe=recipe)
-        if recipe not in RECIPES or RECIPES[recipe].words or not any(c["updates"] for c in group):
-            continue
-        differences = gains(group)
-        gain, p = statistics.fmean(differences), chance(differences)
-        turns = "/".join(sorted({last(c) for c in group}, key=int))
-        row = [person, recipe, str(len(group)), turns, str(len(differences))]
-        base = statistics.median(values(group, 0, SHARE))
-        rows.append([*row, f"{base:.2f}", f"{gain:+.3f}", f"{p:.4f}"])
-    head = ["person", "recipe", "seeds", "turns", "questions", "base", "gain", "p"]
-    said = "Thumbs alone: the gain in satisfied since turn 0, and how likely one of 0 or less is"
-    how = f"(questions resampled {DRAWS:,} times, each the mean of its seeds):"
-    return [said, how, "", *grid(head, rows)] if rows else []
-
-
-def gains(group: Cells) -> list[float]:
-    """Of each held-out question, the mean over seeds of passed at the last turn minus at 0.
-
-    Where seeds were asked different questions, of those that all were asked.
-    """
-    seeds = []
-    for cell in group:
-        now, then = cell["evals"]["0"]["passed"], cell["evals"][last(cell)]["passed"]
-        _, questions = questions_for(PEOPLE[cell["person"]], cell["seed"], len(now))
-        triples = zip(questions, now, then, strict=True)
-        seeds.append({question: after - before for question, before, after in triples})
-    common = [question for question in seeds[0] if all(question in each for each in seeds)]
-    return [statistics.fmean(each[question] for each in seeds) for question in common]
-
-
-def chance(differences: Sequence[float], *, draws: int = DRAWS, seed: int = 0) -> float:
-    """p of the mean being above 0 by chance: a one-sided bootstrap over questions.
-
-    (b + 1) / (draws + 1), where b resamples have a mean of 0 or less: never 0.
-    """
-    dice = random.Random(seed)
-    count = len(differences)
-    below = sum(sum(dice.choices(differences, k=count)) <= 1e-9 for _ in range(draws))
-    return (below + 1) / (draws + 1)
 
 
 def health(cells: Cells) -> list[str]:
@@ -255,89 +189,6 @@ def asked_for(group: Cells) -> str:
     return f"{statistics.median(before):.0f} → {statistics.median(after):.0f} ({min(after):.0f})"
 
 
-def curves(cells: Cells) -> Any:
-    """Satisfied against rated turns, one panel per person, one line per recipe."""
-    people = sorted({cell["person"] for cell in cells})
-    recipes = sorted({cell["recipe"] for cell in cells})
-    rows = -(-len(people) // COLUMNS)
-    figure = make_subplots(rows=rows, cols=COLUMNS, subplot_titles=people, shared_yaxes=True)
-    named: set[str] = set()
-    for index, person in enumerate(people):
-        place = {"row": index // COLUMNS + 1, "col": index % COLUMNS + 1}
-        for number, recipe in enumerate(recipes):
-            group = of(cells, person=person, recipe=recipe)
-            points = sorted({int(n) for cell in group for n in cell["evals"]})
-            heights = [middle(values(group, n, SHARE)) for n in points]
-            if len(points) == 1:  # it does not learn: a level
-                points, heights = [0, max(int(n) for c in cells for n in c["evals"])], heights * 2
-            if not points:
-                continue
-            figure.add_trace(
-                go.Scatter(
-                    x=points,
-                    y=heights,
-                    name=recipe,
-                    legendgroup=recipe,
-                    showlegend=recipe not in named,
-                    line={
-                        "color": COLOURS[number % len(COLOURS)],
-                        "dash": DASHES[number // len(COLOURS) % len(DASHES)],
-                    },
-                    mode="lines+markers",
-                ),
-                **place,
-            )
-            named.add(recipe)
-    figure.update_yaxes(range=[-0.02, 1.02])
-    figure.update_xaxes(title_text="rated turns", row=rows)
-    figure.update_yaxes(title_text="satisfied", col=1)
-    figure.update_layout(height=320 * rows + 80, width=1200, template="plotly_white")
-    return figure
-
-
-COLOURS = (
-    "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f",
-    "#bcbd22", "#17becf", "#003f5c", "#ffa600", "#58508d", "#bc5090", "#ff6361", "#00a878",
-)  # fmt: skip
-
-DASHES = ("solid", "dot", "dash")  # where there are more recipes than colours
-
-
-def write_png(figure: Any, path: Path) -> None:
-    """Drawn by the Chromium that the browser tests use; without one there is no picture."""
-    if not (program := chromium()):
-        print(f"{path.name} is not drawn: there is no Chromium", flush=True)
-        return
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as play:
-        page_file = Path(folder) / "curves.html"
-        figure.write_html(page_file, include_plotlyjs=True)
-        browser = play.chromium.launch(
-            executable_path=program, args=["--no-sandbox", "--disable-gpu"]
-        )
-        page = browser.new_page(viewport={"width": 1220, "height": int(figure.layout.height)})
-        page.goto(page_file.as_uri())
-        page.wait_for_selector(".main-svg")
-        page.screenshot(path=path)
-        browser.close()
-
-
-def of(cells: Iterable[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
-    return [cell for cell in cells if all(cell[name] == value for name, value in wanted.items())]
-
-
-def values(cells: Cells, turns: int, name: str) -> list[float]:
-    return [cell["evals"][str(turns)][name] for cell in cells if str(turns) in cell["evals"]]
-
-
-def last(cell: dict[str, Any]) -> str:
-    """The number of turns of its last evaluation."""
-    return max(cell["evals"], key=int)
-
-
-def middle(numbers: Sequence[float]) -> float | None:
-    return statistics.median(numbers) if numbers else None
-
-
 def at(group: Cells, turns: int) -> str:
     shares, nlls = values(group, turns, SHARE), values(group, turns, "nll")
     if not shares:
@@ -356,21 +207,6 @@ def three(group: Cells) -> str:
         return f"never in {horizon(ran)}"
     never = sum(cell["three"] is None for cell in ran)
     return f"{median:.0f}" + (f", {never} never in {horizon(ran)}" if never else "")
-
-
-def turns_to_three(group: Cells) -> float:
-    return statistics.median(cell["three"] or math.inf for cell in group)
-
-
-def horizon(group: Cells) -> int:
-    """The fewest rated turns of those that never had three in a row."""
-    return min(int(cell["turns"]) for cell in group if cell["three"] is None)
-
-
-def rates(cell: dict[str, Any]) -> bool:
-    """Whether its turns were rated; those of a recipe that is gone were."""
-    recipe = RECIPES.get(cell["recipe"])
-    return recipe is None or recipe.is_rated
 
 
 def drift(group: Cells) -> str:

@@ -1,0 +1,157 @@
+"""What the project set out to reach, beside what its default has reached in the rows so far.
+
+The aims stand in the words of the issue that set them. What the hinted base itself cannot do is not
+asked of its student, but shown in the means.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from bench.personas.rows import (
+    DEFAULT,
+    REACHABLE,
+    Cells,
+    base_share,
+    best_upstream,
+    grid,
+    horizon,
+    last,
+    middle,
+    of,
+    people_of,
+    turns_to_three,
+    values,
+    well_served,
+)
+from bench.personas.thumbs import chance, gains, of_thumbs_alone
+
+SATISFIED = ((16, 0.90), (32, 0.95))  # (rated turns, mean share satisfied)
+NLL_ABOVE = 0.15  # the hinted base's, nats per token
+SOONER = 0.5  # of the turns that upstream's best needs
+LIKELY = 0.05  # p of the bootstrap
+BETWEEN = (0.1, 0.9)  # what the base keeps by itself of a wish that thumbs alone can teach
+
+
+def aims(cells: Cells) -> list[str]:
+    """A line for each aim; none where nothing of it has run."""
+    reached = well_served(cells)
+    rows = [
+        *(_satisfied(cells, reached, turns, aim) for turns, aim in SATISFIED),
+        _nll(cells, reached),
+        _drift(cells),
+        _accepted(cells),
+        _sooner(cells),
+        *_thumbs(cells),
+    ]
+    kept = [row for row in rows if row]
+    said = [
+        f"The aims, and what `{DEFAULT}`, the default, reaches. Each person's figure is the median",
+        "over seeds, means are over the people whose wish the hinted base keeps in",
+        f"{REACHABLE} or more ({', '.join(reached) or 'nobody yet'}).",
+    ]
+    return [*said, "", *grid(["aim", "reached", "met"], kept)] if kept else []
+
+
+def _met(is_met: bool) -> str:
+    return "yes" if is_met else "**no**"
+
+
+def _satisfied(cells: Cells, people: Sequence[str], turns: int, aim: float) -> list[str]:
+    each = _each(cells, people, turns, "satisfied")
+    if not each:
+        return []
+    mean = statistics.fmean(each.values())
+    shown = ", ".join(f"{person} {share:.2f}" for person, share in each.items())
+    words = f"satisfied after {turns} rated turns: {aim:.2f}"
+    return [words, f"{mean:.3f} ({shown})", _met(mean >= aim)]
+
+
+def _each(cells: Cells, people: Sequence[str], turns: int, name: str) -> dict[str, float]:
+    """Of those that ran so long, person by person."""
+    found = {p: middle(values(of(cells, person=p, recipe=DEFAULT), turns, name)) for p in people}
+    return {person: value for person, value in found.items() if value is not None}
+
+
+def _nll(cells: Cells, people: Sequence[str]) -> list[str]:
+    """At the last of the turns at which shares are asked for."""
+    turns = SATISFIED[-1][0]
+    above = {}
+    for person, nll in _each(cells, people, turns, "nll").items():
+        hinted = middle(values(of(cells, person=person, recipe="hinted"), 0, "nll"))
+        if hinted is not None:
+            above[person] = nll - hinted
+    if not above:
+        return []
+    shown = ", ".join(f"{person} {gap:+.2f}" for person, gap in above.items())
+    words = f"nll after {turns} at most the hinted base's + {NLL_ABOVE}"
+    return [words, shown, _met(all(gap <= NLL_ABOVE for gap in above.values()))]
+
+
+def _drift(cells: Cells) -> list[str]:
+    gates = [cell["gate"] for cell in of(cells, recipe=DEFAULT) if cell["gate"]]
+    if not gates:
+        return []
+    within = sum(gate["drift"] <= gate["drift_limit"] for gate in gates)
+    words = "drift of the last versions at most the hinted base's own + 0.05"
+    return [words, f"{within} of {len(gates)}", _met(within == len(gates))]
+
+
+def _accepted(cells: Cells) -> list[str]:
+    tested = [cell for cell in of(cells, recipe=DEFAULT) if cell["gate"]]
+    if not tested:
+        return []
+    refused = sorted({cell["person"] for cell in tested if not cell["gate"]["accepted"]})
+    words = "no person's replies degenerate: the gate accepts the last versions"
+    count = sum(cell["gate"]["accepted"] for cell in tested)
+    but = f", not {', '.join(refused)}" if refused else ""
+    return [words, f"{count} of {len(tested)}{but}", _met(not refused)]
+
+
+def _sooner(cells: Cells) -> list[str]:
+    """Over the people on whom both ran and on whom either ever had three in a row."""
+    ratios = {}
+    for person in people_of(cells):
+        group = of(cells, person=person)
+        ours, best = of(group, recipe=DEFAULT), best_upstream(group)
+        if not ours or best is None:
+            continue
+        theirs = of(group, recipe=best)
+        mine, other = turns_to_three(ours), turns_to_three(theirs)
+        if math.isfinite(mine):
+            ratios[person] = mine / (other if math.isfinite(other) else horizon(theirs))
+        elif math.isfinite(other):
+            ratios[person] = math.inf
+    if not ratios:
+        return []
+    met = [person for person, ratio in ratios.items() if ratio <= SOONER]
+    words = f"rated turns until three in a row: {SOONER} of upstream's best or less"
+    missed = ", ".join(f"{p} {ratio:.2f}" for p, ratio in ratios.items() if p not in met)
+    but = f"; not {missed}" if missed else ""
+    return [words, f"{len(met)} of {len(ratios)} people{but}", _met(len(met) == len(ratios))]
+
+
+def _thumbs(cells: Cells) -> list[list[str]]:
+    """Each person's best recipe of ours that learns from thumbs alone, with all seeds that ran."""
+    rows = []
+    for person in people_of(cells):
+        base = base_share(cells, person)
+        if base is None or not BETWEEN[0] <= base <= BETWEEN[1]:
+            continue
+        groups = of_thumbs_alone(of(cells, person=person))
+        groups = {name: group for name, group in groups.items() if not name.startswith("TRL")}
+        if not groups:
+            continue
+        name, differences = max(
+            ((name, gains(group)) for name, group in groups.items()),
+            key=lambda pair: (len(groups[pair[0]]), statistics.fmean(pair[1])),
+        )
+        p, gain = chance(differences), statistics.fmean(differences)
+        turns = max(last(cell) for cell in groups[name])
+        words = f"thumbs alone above the base, p < {LIKELY}: {person} (base {base:.2f})"
+        asked = f"{len(differences)} questions, {len(groups[name])} seeds"
+        shown = f"`{name}` {gain:+.3f} after {turns}, p {p:.4f}, {asked}"
+        rows.append([words, shown, _met(p < LIKELY)])
+    return rows

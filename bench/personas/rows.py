@@ -1,0 +1,103 @@
+"""What the report asks of the bench's rows: which belong together, and what they come to."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from bench.personas.recipes import RECIPES
+from training.config import TrainConfig
+
+Cells = Sequence[dict[str, Any]]
+SHARE = "satisfied"
+DEFAULT = TrainConfig().method  # what the product does unless told otherwise
+REACHABLE = 0.7  # what the hinted base satisfies of a wish that its student can be asked for
+GAIN = 0.3  # by how much more than the base, where a hint says something
+
+
+def longest(rows: Cells) -> Cells:
+    """Of rows of one cell the one with the most turns, of equals the latest: a seed counts once."""
+    found: dict[tuple[str, str, int], dict[str, Any]] = {}
+    for row in rows:
+        key = row["recipe"], row["person"], row["seed"]
+        if key not in found or row["turns"] >= found[key]["turns"]:
+            found[key] = row
+    return list(found.values())
+
+
+def of(cells: Iterable[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
+    return [cell for cell in cells if all(cell[name] == value for name, value in wanted.items())]
+
+
+def values(cells: Cells, turns: int, name: str) -> list[float]:
+    return [cell["evals"][str(turns)][name] for cell in cells if str(turns) in cell["evals"]]
+
+
+def last(cell: dict[str, Any]) -> str:
+    """The number of turns of its last evaluation."""
+    return max(cell["evals"], key=int)
+
+
+def middle(numbers: Sequence[float]) -> float | None:
+    return statistics.median(numbers) if numbers else None
+
+
+def hinted_share(cells: Cells, person: str) -> float | None:
+    """What the base keeps with the wish in its prompt: the median over seeds."""
+    return middle(values(of(cells, person=person, recipe="hinted"), 0, SHARE))
+
+
+def base_share(cells: Cells, person: str) -> float | None:
+    """What it keeps by itself, as every recipe begins."""
+    group = [cell for cell in of(cells, person=person) if cell["recipe"] != "hinted"]
+    return middle(values(group, 0, SHARE))
+
+
+def well_served(cells: Cells) -> list[str]:
+    """The people whose wish the hinted base keeps."""
+    return [
+        person for person in people_of(cells)
+        if (hinted_share(cells, person) or 0.0) >= REACHABLE
+    ]  # fmt: skip
+
+
+def better_served(cells: Cells) -> list[str]:
+    """The people whose wish it keeps clearly more often than the base."""
+    found = []
+    for person in people_of(cells):
+        hinted, base = hinted_share(cells, person), base_share(cells, person)
+        if hinted is not None and base is not None and hinted - base >= GAIN:
+            found.append(person)
+    return found
+
+
+def people_of(cells: Cells) -> list[str]:
+    return sorted({cell["person"] for cell in cells})
+
+
+def best_upstream(group: Cells) -> str | None:
+    """Of upstream's recipes that ran, the one with the fewest turns until three in a row."""
+    names = sorted({c["recipe"] for c in group if c["recipe"].startswith("openclaw-")})
+    return min(names, key=lambda name: turns_to_three(of(group, recipe=name)), default=None)
+
+
+def turns_to_three(group: Cells) -> float:
+    return statistics.median(cell["three"] or math.inf for cell in group)
+
+
+def horizon(group: Cells) -> int:
+    """The fewest rated turns of those that never had three in a row."""
+    return min(int(cell["turns"]) for cell in group if cell["three"] is None)
+
+
+def rates(cell: dict[str, Any]) -> bool:
+    """Whether its turns were rated; those of a recipe that is gone were."""
+    recipe = RECIPES.get(cell["recipe"])
+    return recipe is None or recipe.is_rated
+
+
+def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table in Markdown."""
+    return ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]

@@ -1,0 +1,72 @@
+"""Thumbs alone: what they have gained on the held-out questions, and whether it may be chance."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Sequence
+
+from bench.personas.people import PEOPLE
+from bench.personas.questions import questions_for
+from bench.personas.recipes import RECIPES
+from bench.personas.rows import SHARE, Cells, grid, last, of, people_of, values
+
+DRAWS = 10_000  # of the bootstrap
+
+
+def thumbs(cells: Cells) -> list[str]:
+    """What thumbs alone have gained, and whether it may be chance."""
+    rows = []
+    for person in people_of(cells):
+        for recipe, group in of_thumbs_alone(of(cells, person=person)).items():
+            rows.append(_line(person, recipe, group))
+    head = ["person", "recipe", "seeds", "turns", "questions", "base", "gain", "p"]
+    said = "Thumbs alone: the gain in satisfied since turn 0, and how likely one of 0 or less is"
+    how = f"(questions resampled {DRAWS:,} times, each the mean of its seeds):"
+    return [said, how, "", *grid(head, rows)] if rows else []
+
+
+def of_thumbs_alone(cells: Cells) -> dict[str, Cells]:
+    """By recipe, the rows of those who said no word and had an update."""
+    found = {}
+    for recipe in sorted({cell["recipe"] for cell in cells}):
+        group = of(cells, recipe=recipe)
+        says_words = recipe not in RECIPES or RECIPES[recipe].words
+        if not says_words and any(cell["updates"] for cell in group):
+            found[recipe] = group
+    return found
+
+
+def _line(person: str, recipe: str, group: Cells) -> list[str]:
+    differences = gains(group)
+    gain, p = statistics.fmean(differences), chance(differences)
+    turns = "/".join(sorted({last(cell) for cell in group}, key=int))
+    base = statistics.median(values(group, 0, SHARE))
+    shown = [f"{base:.2f}", f"{gain:+.3f}", f"{p:.4f}"]
+    return [person, recipe, str(len(group)), turns, str(len(differences)), *shown]
+
+
+def gains(group: Cells) -> list[float]:
+    """Of each held-out question, the mean over seeds of passed at the last turn minus at 0.
+
+    Where seeds were asked different questions, of those that all were asked.
+    """
+    seeds = []
+    for cell in group:
+        now, then = cell["evals"]["0"]["passed"], cell["evals"][last(cell)]["passed"]
+        _, questions = questions_for(PEOPLE[cell["person"]], cell["seed"], len(now))
+        triples = zip(questions, now, then, strict=True)
+        seeds.append({question: after - before for question, before, after in triples})
+    common = [question for question in seeds[0] if all(question in each for each in seeds)]
+    return [statistics.fmean(each[question] for each in seeds) for question in common]
+
+
+def chance(differences: Sequence[float], *, draws: int = DRAWS, seed: int = 0) -> float:
+    """p of the mean being above 0 by chance: a one-sided bootstrap over questions.
+
+    (b + 1) / (draws + 1), where b resamples have a mean of 0 or less: never 0.
+    """
+    dice = random.Random(seed)
+    count = len(differences)
+    below = sum(sum(dice.choices(differences, k=count)) <= 1e-9 for _ in range(draws))
+    return (below + 1) / (draws + 1)
