@@ -193,6 +193,10 @@ class FeedbackReason(models.Model):
     )
     axis = models.CharField(max_length=32, blank=True, help_text="Hints on one axis …")
     pole = models.CharField(max_length=32, blank=True, help_text="… with other poles contradict.")
+    phrases = models.TextField(
+        blank=True,
+        help_text="Ways of saying it, one a line: a comment that has one contradicts other poles.",
+    )
     position = models.PositiveSmallIntegerField(default=0)
     active = models.BooleanField(default=True)
 

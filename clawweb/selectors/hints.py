@@ -14,12 +14,12 @@ from clawweb.models import (
     OPEN_SAMPLE,
     AdapterVersion,
     Consent,
-    FeedbackReason,
     SampleState,
     TrainingSample,
     User,
 )
 from clawweb.selectors.learning import BULKY_OF_TURN, line_of, live_adapter
+from clawweb.selectors.poles import Axes
 from training.config import CANDIDATES, REPLAYED
 
 MOST_PROMPTED = 4  # as many as the gate lets a perfect student follow at once
@@ -99,25 +99,29 @@ def live_line(user: User) -> list[int]:
 
 def contradicted_by_newer(samples: Iterable[TrainingSample]) -> set[int]:
     """Samples that ask for one pole of an axis while a newer one asks for another: it wins."""
-    reasons = {row.slug: (row.axis, row.pole) for row in FeedbackReason.objects.exclude(axis="")}
+    axes = Axes()
     wanted: dict[str, str] = {}
     older = set()
     for sample in sorted(samples, key=lambda row: row.pk, reverse=True):
-        poles = [reasons[slug] for slug in _slugs(sample) if slug in reasons]
-        if any(wanted.get(axis, pole) != pole for axis, pole in poles):
+        poles = _poles(sample, axes)
+        if any(wanted.get(axis, pole) != pole for axis, pole in poles.items()):
             older.add(sample.pk)
-            continue
-        for axis, pole in poles:
-            wanted[axis] = pole
+        else:
+            wanted |= poles
     return older
 
 
-def _slugs(sample: TrainingSample) -> list[str]:
-    """The reasons behind what the sample teaches; a liked reply teaches the hints it followed."""
+def _poles(sample: TrainingSample, axes: Axes) -> dict[str, str]:
+    """Those of what the sample teaches; a liked reply teaches the hints it followed."""
+    if sample.feedback is None:
+        return axes.of_text(sample.hint)
     ratings = [sample.feedback]
     if sample.reward == 1 and sample.turn.prompted_hints:
         behind = TrainingSample.objects.filter(
             user_id=sample.user_id, hint__in=sample.turn.prompted_hints
         ).select_related("feedback")
-        ratings += [row.feedback for row in behind]
-    return [reason["slug"] for rating in ratings if rating for reason in rating.reasons]
+        ratings = [row.feedback for row in behind if row.feedback] + ratings
+    poles: dict[str, str] = {}
+    for rating in ratings:
+        poles |= axes.of_rating(rating)
+    return poles

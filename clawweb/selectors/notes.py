@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.utils.text import Truncator
+
 from clawweb.models import (
     OPEN_SAMPLE,
     FeedbackReason,
@@ -19,6 +21,7 @@ from clawweb.models import (
 )
 from clawweb.selectors.hints import live_line
 from clawweb.selectors.learning import BULKY_OF_TURN
+from clawweb.selectors.poles import Axes
 
 SHOWN = 8  # places where a wish was said, the newest ones
 WAYS = ("reason", "comment", "correction", "read")  # read: by a judge, from what came next
@@ -80,7 +83,7 @@ def notes_of(user: User) -> list[Note]:
     wishes = _wishes(shown)
     over = _contradicted(wishes, reasons)
     live = set(live_line(user))
-    return [_note(wish, reasons, over.get(wish.name, ""), live) for wish in wishes]
+    return [_note(wish, reasons, over.get((wish.way, wish.name), ""), live) for wish in wishes]
 
 
 def samples_saying(user: User, text: str) -> tuple[str, str, list[TrainingSample]]:
@@ -129,19 +132,33 @@ def _normal(text: str) -> str:
     return " ".join(text.casefold().split()).rstrip(".!… ")
 
 
-def _contradicted(wishes: list[Wish], reasons: dict[str, FeedbackReason]) -> dict[str, str]:
-    """Reasons that ask for one pole of an axis while a newer one asks for another, with its
-    label."""
-    wins: dict[str, FeedbackReason] = {}
-    over: dict[str, str] = {}
+def _contradicted(
+    wishes: list[Wish], reasons: dict[str, FeedbackReason]
+) -> dict[tuple[str, str], str]:
+    """Wishes for one pole of an axis while a newer one asks for another, with that one's label, or
+    its words."""
+    axes = Axes()
+    wins: dict[str, tuple[str, str]] = {}  # axis -> pole, and who asked for it
+    over: dict[tuple[str, str], str] = {}
     for wish in wishes:  # newest first
         reason = reasons.get(wish.name) if wish.way == "reason" else None
-        if reason is None or not reason.axis:
+        poles = axes.of_reason(wish.name) if reason else _poles(wish, axes)
+        newer = [wins[axis] for axis, pole in poles.items() if wins.get(axis, (pole,))[0] != pole]
+        if newer:
+            over[wish.way, wish.name] = newer[0][1]
             continue
-        winner = wins.setdefault(reason.axis, reason)
-        if winner.pole != reason.pole:
-            over[wish.name] = winner.label
+        for axis, pole in poles.items():
+            wins.setdefault(axis, (pole, reason.label if reason else _short(wish.text)))
     return over
+
+
+def _short(text: str) -> str:
+    return Truncator(text).chars(60)
+
+
+def _poles(wish: Wish, axes: Axes) -> dict[str, str]:
+    """Of a wish in words; a correction is an answer and says none."""
+    return axes.of_text(wish.text) if wish.way in ("comment", "read") else {}
 
 
 def _note(wish: Wish, reasons: dict[str, FeedbackReason], over: str, live: set[int]) -> Note:

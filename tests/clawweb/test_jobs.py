@@ -18,7 +18,7 @@ from clawweb.selectors.learning import (
     receipt,
     versions_behind,
 )
-from clawweb.services import chat, jobs, sessions
+from clawweb.services import chat, feedback, jobs, sessions
 from clawweb.services.errors import AlreadyTraining, LeaseLost, NothingReady
 from rollouts.types import BASE, Message
 from tests.factories import claimed_job, down, make_adapter, make_turn, rated, up
@@ -259,6 +259,16 @@ def test_the_newest_of_contradicting_reasons_wins(alice):
     down(make_turn(alice, version=1), "too_short")
     replayed = jobs.samples_of(claimed_job(alice), "replay")
     assert [s.turn for s in replayed] == [prose]
+
+
+def test_a_wish_in_words_puts_an_older_reason_aside(alice):
+    short, long = make_turn(alice), make_turn(alice)
+    down(short, "too_long")
+    feedback.rate_turn(
+        turn=long, author=alice, changes={"value": -1, "comment": "Longer!", "final": True}
+    )
+    assert [s.turn for s in jobs.samples_of(claimed_job(alice))] == [long]
+    assert receipt(short)["state"] == "superseded"
 
 
 def test_a_job_is_reminded_of_hints_however_much_was_liked_since(alice):

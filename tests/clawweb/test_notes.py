@@ -78,6 +78,19 @@ def test_the_newest_wish_of_an_axis_replaces_those_of_other_poles(alice: User) -
     assert replaced == {"Too long": "", "Too short": "Too long"}
 
 
+def test_a_wish_in_ones_own_words_replaces_and_is_replaced(alice: User) -> None:
+    say(alice, "Use metres.")
+    say(alice, "", "too_long")
+    say(alice, "I'd like <b>more detail</b>, and say what you are unsure of, wherever you are.")
+    replaced = {note.label or note.text: note.replaced_by for note in notes_of(alice)}
+    winner = replaced.pop("Too long")
+    assert winner == "I'd like <b>more detail</b>, and say what you are unsure of…"
+    assert set(replaced.values()) == {""}
+    say(alice, "No, keep it short!")
+    replaced = {note.label or note.text: note.replaced_by for note in notes_of(alice)}
+    assert sorted(replaced.values()) == ["", "", "", "No, keep it short!"]
+
+
 def test_a_wish_that_a_job_put_aside_for_a_newer_one_is_still_shown(alice: User) -> None:
     turn = say(alice, "", "too_long")
     TrainingSample.objects.filter(turn=turn).update(state=SampleState.SUPERSEDED)
@@ -121,6 +134,9 @@ def test_the_page_shows_the_evidence(client: Client, alice: User) -> None:
     page = client.get("/agent/").content.decode()
     assert f"/sessions/{turn.session.public_id}/#{turn.public_id}" in page
     assert "replaced by your newer “Too short”" in page
+    say(alice, "Be brief, <i>please</i>.")
+    page = client.get("/agent/").content.decode()
+    assert "replaced by your newer “Be brief, &lt;i&gt;please&lt;/i&gt;.”" in page
 
 
 # What answered when
