@@ -100,18 +100,6 @@ def test_the_newest_of_contradicting_hints_holds(eager):
     assert hints_to_prompt(eager) == [SHORT, PROSE]
 
 
-def test_words_of_ones_own_contradict_reasons_and_each_other(eager):
-    down(make_turn(eager), "too_long")
-    comment(eager, "My name is Sam, and I like lists of films.")
-    comment(eager, "Please give me more detail.")
-    assert hints_to_prompt(eager) == [
-        "Please give me more detail.", "My name is Sam, and I like lists of films.",
-    ]  # fmt: skip
-    comment(eager, "Shorter, please.")
-    assert hints_to_prompt(eager)[0] == "Shorter, please."
-    assert "Please give me more detail." not in hints_to_prompt(eager)
-
-
 def test_what_was_learned_later_contradicts_too(eager):
     down(make_turn(eager), "too_short")
     in_state(late := make_turn(eager), SampleState.READY)

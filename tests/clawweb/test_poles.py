@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from clawweb.models import FeedbackReason
+from clawweb.models import Consent, FeedbackReason, User
+from clawweb.selectors.hints import hints_to_prompt
 from clawweb.selectors.poles import Axes
+from clawweb.services import accounts, feedback
+from tests.factories import down, make_turn
 
 pytestmark = pytest.mark.django_db
 
@@ -57,3 +60,21 @@ def test_an_admin_adds_a_phrase() -> None:
     assert Axes().of_text("Always greet me first") == {"greeting": "greet"}
     FeedbackReason.objects.filter(slug="greet_me").update(axis="")
     assert Axes().of_text("Always greet me first") == {}
+
+
+def test_words_contradict_reasons_and_each_other(alice: User) -> None:
+    accounts.set_consent(user=alice, consent=Consent.TRAIN, prompt_hints=True)
+    alice.refresh_from_db()
+
+    def comment(text: str) -> None:
+        changes = {"value": -1, "comment": text}
+        feedback.rate_turn(turn=make_turn(alice), author=alice, changes=changes)
+
+    down(make_turn(alice), "too_long")
+    comment("My name is Sam, and I like lists of films.")
+    comment("Please give me more detail.")
+    name, detail = "My name is Sam, and I like lists of films.", "Please give me more detail."
+    assert hints_to_prompt(alice) == [detail, name]
+    comment("Shorter, please.")
+    assert hints_to_prompt(alice)[:2] == ["Shorter, please.", name]
+    assert detail not in hints_to_prompt(alice)
