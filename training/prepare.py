@@ -97,7 +97,7 @@ def _item(
         other_prompts_ids=tuple(teacher_prompts[1:]),
         is_hinted=distilled,
         unasked_prompt_ids=unasked,
-        correction_ids=_correction(base, sample, config) if distilled else (),
+        correction_ids=_correction(base, sample, len(prompt_ids), config) if distilled else (),
         boost=config.hint_boost if again.isdisjoint(sample.lessons) else config.hint_boost_again,
         rollout_logprobs=tuple((sample.rollout_logprobs or ())[: config.rated_tokens])
         if has_logprobs and (advantage is not None or config.distils_tokens)
@@ -132,13 +132,12 @@ def _teacher_prompts(base: Base, sample: Sample, config: TrainConfig) -> list[tu
     return [_teacher_prompt(base, sample, hint, config) for hint in _candidate_hints(sample)]
 
 
-def _correction(base: Base, sample: Sample, config: TrainConfig) -> tuple[int, ...]:
+def _correction(base: Base, sample: Sample, prompt: int, config: TrainConfig) -> tuple[int, ...]:
     """The correction's tokens, as many as train and as there is room for after the prompt."""
     if not sample.correction or not config.correction_weight:
         return ()
     ids = base.answer_ids(sample.correction)
-    room = config.max_tokens - len(plain_prompt_ids(base, sample))
-    return ids[: min(config.correction_tokens, room)]
+    return ids[: min(config.correction_tokens, config.max_tokens - prompt)]
 
 
 def _unasked(base: Base, sample: Sample) -> tuple[int, ...]:

@@ -183,7 +183,9 @@ def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> lis
         for item, effect_T in zip(group, run.teacher.effects(group), strict=True):
             effects[item.sample_id] = effect_T
     small = run.config.hint_effect_min
+    corrected = {item.sample_id for item in hinted if item.correction_ids}  # learned as words
     idle = {number for number, effect_T in effects.items() if float(effect_T.mean()) < small}
+    idle -= corrected
     dropped.update(dict.fromkeys(idle, HINT_NO_EFFECT))
     if moving := [effect_T for number, effect_T in effects.items() if number not in idle]:
         run.effect = float(torch.cat(moving).mean())
@@ -259,7 +261,8 @@ def _reanswer(
         for _ in range(config.reanswer_steps):
             kl = _step(run, batch, phase=REANSWER, began=began)
             began = run.clock()
-            if kl is not None and kl < config.kl_stop:
+            has_words = any(item.correction_ids for item in batch)
+            if kl is not None and kl < config.kl_stop and not has_words:
                 return "learned"
             if run.enough():
                 return "asked"

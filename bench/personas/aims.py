@@ -148,7 +148,8 @@ def _thumbs(cells: Cells) -> list[list[str]]:
             ((name, gains(group)) for name, group in groups.items()),
             key=lambda pair: (len(groups[pair[0]]), statistics.fmean(pair[1])),
         )
-        p, gain = chance(differences), statistics.fmean(differences)
+        p = min(1.0, len(groups) * chance(differences))  # the best of so many (Bonferroni)
+        gain = statistics.fmean(differences)
         turns = max(last(cell) for cell in groups[name])
         words = f"thumbs alone above the base, p < {LIKELY}: {person} (base {base:.2f})"
         asked = f"{len(differences)} questions, {len(groups[name])} seeds"

@@ -127,8 +127,8 @@ RECIPES = {
         recipe("opd-twice", reanswer_steps=2, **ALL_SETS),
         recipe("opd-collected", reanswer_hints="collected", **ALL_SETS),
         recipe("opd-shown", demonstrations=2, **ALL_SETS),  # liked replies, beside the hint
-        recipe("opd-correction-shown", corrects=True),  # to the teacher alone
-        recipe("opd-corrected", corrects=True, correction_weight=1.0),  # learned as words, too
+        recipe("opd-correction-shown", corrects=True, correction_weight=0.0),  # to the teacher
+        recipe("opd-corrected", corrects=True),  # learned as words, too
         recipe("opd-forward", forward_share=1.0),  # KL(teacher || policy) instead
         recipe("opd-both-ways", forward_share=0.5),
         recipe("opd-eights", batch_size=8, max_steps=4, **ALL_SETS),  # in half the steps

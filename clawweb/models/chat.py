@@ -195,7 +195,7 @@ class FeedbackReason(models.Model):
     pole = models.CharField(max_length=32, blank=True, help_text="… with other poles contradict.")
     phrases = models.TextField(
         blank=True,
-        help_text="Ways of saying it, one a line: a comment that has one contradicts other poles.",
+        help_text="Ways of saying it, one a line: a comment that says one contradicts other poles.",
     )
     position = models.PositiveSmallIntegerField(default=0)
     active = models.BooleanField(default=True)

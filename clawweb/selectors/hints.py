@@ -19,7 +19,7 @@ from clawweb.models import (
     User,
 )
 from clawweb.selectors.learning import BULKY_OF_TURN, line_of, live_adapter
-from clawweb.selectors.poles import Axes
+from clawweb.selectors.poles import Axes, Said
 from training.config import CANDIDATES, REPLAYED
 
 MOST_PROMPTED = 4  # as many as the gate lets a perfect student follow at once
@@ -98,30 +98,29 @@ def live_line(user: User) -> list[int]:
 
 
 def contradicted_by_newer(samples: Iterable[TrainingSample]) -> set[int]:
-    """Samples that ask for one pole of an axis while a newer one asks for another: it wins."""
+    """Samples that ask for one pole of an axis while a newer one asks for another: it wins. What
+    says more than that is not put aside with it."""
     axes = Axes()
     wanted: dict[str, str] = {}
     older = set()
     for sample in sorted(samples, key=lambda row: row.pk, reverse=True):
-        poles = _poles(sample, axes)
-        if any(wanted.get(axis, pole) != pole for axis, pole in poles.items()):
+        said = _said(sample, axes)
+        if all(wanted.get(axis, pole) == pole for axis, pole in said.poles.items()):
+            wanted |= said.poles
+        elif not said.says_more:
             older.add(sample.pk)
-        else:
-            wanted |= poles
     return older
 
 
-def _poles(sample: TrainingSample, axes: Axes) -> dict[str, str]:
-    """Those of what the sample teaches; a liked reply teaches the hints it followed."""
-    if sample.feedback is None:
-        return axes.of_text(sample.hint)
+def _said(sample: TrainingSample, axes: Axes) -> Said:
+    """What the sample teaches; a liked reply teaches the hints it followed. A judge's words have no
+    pole: they never put a person's aside."""
     ratings = [sample.feedback]
     if sample.reward == 1 and sample.turn.prompted_hints:
         behind = TrainingSample.objects.filter(
             user_id=sample.user_id, hint__in=sample.turn.prompted_hints
         ).select_related("feedback")
-        ratings = [row.feedback for row in behind if row.feedback] + ratings
-    poles: dict[str, str] = {}
-    for rating in ratings:
-        poles |= axes.of_rating(rating)
-    return poles
+        ratings += [row.feedback for row in behind]
+    found = [axes.of_rating(rating) for rating in ratings if rating]
+    poles = {axis: pole for said in reversed(found) for axis, pole in said.poles.items()}
+    return Said(poles, says_more=any(said.says_more for said in found))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.utils.text import Truncator
+from django.utils.translation import gettext
 
 from clawweb.models import (
     OPEN_SAMPLE,
@@ -21,7 +22,7 @@ from clawweb.models import (
 )
 from clawweb.selectors.hints import live_line
 from clawweb.selectors.learning import BULKY_OF_TURN
-from clawweb.selectors.poles import Axes
+from clawweb.selectors.poles import Axes, Said
 
 SHOWN = 8  # places where a wish was said, the newest ones
 WAYS = ("reason", "comment", "correction", "read")  # read: by a judge, from what came next
@@ -49,7 +50,7 @@ class Note:
     waiting: int  # to be trained on
     newest: datetime
     version: int | None  # the newest version that learned it and stands; None = none has
-    replaced_by: str  # the label of a newer wish that contradicts this one
+    replaced_by: str  # a newer wish that contradicts this one: its label, translated, or words
     evidence: list[Evidence]  # newest first
 
     @property
@@ -135,30 +136,31 @@ def _normal(text: str) -> str:
 def _contradicted(
     wishes: list[Wish], reasons: dict[str, FeedbackReason]
 ) -> dict[tuple[str, str], str]:
-    """Wishes for one pole of an axis while a newer one asks for another, with that one's label, or
-    its words."""
+    """Wishes for one pole of an axis while a newer rating asks for another, with that one's label,
+    or its words."""
     axes = Axes()
-    wins: dict[str, tuple[str, str]] = {}  # axis -> pole, and who asked for it
+    wins: dict[str, tuple[str, int, str]] = {}  # axis -> pole, the sample, what it says
     over: dict[tuple[str, str], str] = {}
     for wish in wishes:  # newest first
         reason = reasons.get(wish.name) if wish.way == "reason" else None
-        poles = axes.of_reason(wish.name) if reason else _poles(wish, axes)
-        newer = [wins[axis] for axis, pole in poles.items() if wins.get(axis, (pole,))[0] != pole]
-        if newer:
-            over[wish.way, wish.name] = newer[0][1]
-            continue
-        for axis, pole in poles.items():
-            wins.setdefault(axis, (pole, reason.label if reason else _short(wish.text)))
+        said = _said_by(wish, axes)
+        newest = wish.samples[0].pk
+        against = [wins[axis] for axis, pole in said.poles.items() if axis in wins
+                   if wins[axis][0] != pole]  # fmt: skip
+        if not against:
+            name = gettext(reason.label) if reason else Truncator(wish.text).chars(60)
+            for axis, pole in said.poles.items():
+                wins.setdefault(axis, (pole, newest, name))
+        elif against[0][1] > newest and not said.says_more:  # not what was said in one breath
+            over[wish.way, wish.name] = against[0][2]
     return over
 
 
-def _short(text: str) -> str:
-    return Truncator(text).chars(60)
-
-
-def _poles(wish: Wish, axes: Axes) -> dict[str, str]:
-    """Of a wish in words; a correction is an answer and says none."""
-    return axes.of_text(wish.text) if wish.way in ("comment", "read") else {}
+def _said_by(wish: Wish, axes: Axes) -> Said:
+    """A correction is an answer, and what a judge read was said by nobody: they have no pole."""
+    if wish.way == "reason":
+        return Said(axes.of_reason(wish.name), says_more=False)
+    return axes.of_text(wish.text if wish.way == "comment" else "")
 
 
 def _note(wish: Wish, reasons: dict[str, FeedbackReason], over: str, live: set[int]) -> Note:

@@ -1,65 +1,46 @@
-"""What a wish asks for among opposites: by the reason that was ticked, else by what it says.
+"""What a wish asks for among opposites: by the reason that was ticked, or by its words.
 
 Wishes lie on axes (length, layout, tone …), and two poles of one contradict. A reason names its
-pole. A sentence of one's own has the pole of a reason that it says in one of the reason's phrases;
-most say none, and contradict nothing.
+pole. A sentence of one's own has it when it says no more than one of the reason's phrases: a false
+find would put a rating aside, so nothing is read out of a longer one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from clawweb.models import Feedback, FeedbackReason
 
-NOT = frozenset(
-    {"no", "not", "don't", "dont", "never", "without", "less", "isn't", "wasn't"}
-    | {"nicht", "kein", "keine", "keinen", "nie", "ohne"}
-)
-
-_WORD = re.compile(r"\w+(?:['’]\w+)?")
-_CLAUSE = re.compile(r"[.,;:!?()\n]+")
+# Words that say nothing by themselves of what is asked for.
+_FILLERS = """
+please just a an the bit lot much far way really very still again always next time i i'd like want
+would prefer it this that be answer answers reply replies response responses your you me my give
+make write keep them they then also ok okay
+bitte etwas ein eine einen bisschen noch viel sehr immer mal doch das die der deine dein antwort
+antworten ich hätte gern gerne will möchte es sie mir gib mach schreib dann auch
+"""
+FILLERS = frozenset(_FILLERS.split())
+# These say what a reply was, "it was brief", and no wish; but where something was too much.
+BEING = frozenset({"was", "were", "is", "are", "it's", "that's", "you're", "ist", "sind", "war"})
+TOO = frozenset({"too", "zu", "enough"})
+_WORD = re.compile(r"\w+(?:'\w+)?")
+_CLAUSE = re.compile(r"[.,;:!?()\n]+|\band\b|\bund\b|\bbut\b|\baber\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Phrase:
-    """Words that say a pole of an axis."""
+class Said:
+    """The poles that words ask for, by axis, and whether they say more than that."""
 
-    words: tuple[str, ...]
-    axis: str
-    pole: str
-
-
-def words_of(text: str) -> tuple[str, ...]:
-    return tuple(word.replace("’", "'") for word in _WORD.findall(text.casefold()))
+    poles: dict[str, str]
+    says_more: bool
 
 
-def said(text: str, phrases: Sequence[Phrase]) -> dict[str, str]:
-    """The poles that the text asks for. Of phrases within each other the longest is what is said
-    ("no lists" says nothing of "lists"); one that is denied before it in its clause says nothing,
-    and neither do two poles of one axis."""
-    poles: dict[str, set[str]] = {}
-    for clause in _CLAUSE.split(text):
-        for phrase in _said_in(words_of(clause), phrases):
-            poles.setdefault(phrase.axis, set()).add(phrase.pole)
-    return {axis: next(iter(which)) for axis, which in poles.items() if len(which) == 1}
-
-
-def _said_in(words: tuple[str, ...], phrases: Sequence[Phrase]) -> Iterator[Phrase]:
-    """Of one clause."""
-    found = [
-        (start, start + len(phrase.words), phrase)
-        for phrase in phrases
-        for start in range(len(words) - len(phrase.words) + 1)
-        if words[start : start + len(phrase.words)] == phrase.words
-    ]
-    spoken = {place for start, end, _ in found for place in range(start, end)}
-    denials = [place for place, word in enumerate(words) if word in NOT and place not in spoken]
-    for start, end, phrase in found:
-        is_within = any(a <= start and end <= b and b - a > end - start for a, b, _ in found)
-        if not is_within and not any(place < start for place in denials):
-            yield phrase
+def key(text: str) -> tuple[str, ...]:
+    """What is left of a phrase or a clause without the words that say nothing."""
+    words = _WORD.findall(text.casefold().replace("’", "'"))
+    empty = FILLERS if TOO.isdisjoint(words) else FILLERS | BEING
+    return tuple(word for word in words if word not in empty)
 
 
 class Axes:
@@ -68,22 +49,31 @@ class Axes:
     def __init__(self) -> None:
         rows = list(FeedbackReason.objects.exclude(axis=""))
         self._reasons = {row.slug: (row.axis, row.pole) for row in rows}
-        self._phrases = [
-            Phrase(words, row.axis, row.pole)
+        self._phrases = {
+            key(line): (row.axis, row.pole)
             for row in rows
+            if row.active
             for line in row.phrases.splitlines()
-            if (words := words_of(line))
-        ]
+            if key(line)
+        }
 
     def of_reason(self, slug: str) -> dict[str, str]:
         return dict([self._reasons[slug]]) if slug in self._reasons else {}
 
-    def of_text(self, text: str) -> dict[str, str]:
-        return said(text, self._phrases)
+    def of_text(self, text: str) -> Said:
+        """Clause by clause. Both poles of one axis say neither."""
+        clauses = [found for part in _CLAUSE.split(text.casefold()) if (found := key(part))]
+        said = [self._phrases.get(clause) for clause in clauses]
+        poles: dict[str, set[str]] = {}
+        for axis, pole in filter(None, said):
+            poles.setdefault(axis, set()).add(pole)
+        clear = {axis: next(iter(which)) for axis, which in poles.items() if len(which) == 1}
+        return Said(clear, says_more=None in said or len(clear) < len(poles))
 
-    def of_rating(self, rating: Feedback) -> dict[str, str]:
+    def of_rating(self, rating: Feedback) -> Said:
         """A reason that was ticked says it more plainly than what was written beside it."""
-        poles = self.of_text(rating.comment) if rating.value == -1 else {}
+        said = self.of_text(rating.comment if rating.value == -1 else "")
+        ticked: dict[str, str] = {}
         for reason in rating.reasons:
-            poles |= self.of_reason(reason["slug"])
-        return poles
+            ticked |= self.of_reason(reason["slug"])
+        return Said({**said.poles, **ticked}, says_more=said.says_more and not ticked)

@@ -81,14 +81,20 @@ def test_the_newest_wish_of_an_axis_replaces_those_of_other_poles(alice: User) -
 def test_a_wish_in_ones_own_words_replaces_and_is_replaced(alice: User) -> None:
     say(alice, "Use metres.")
     say(alice, "", "too_long")
-    say(alice, "I'd like <b>more detail</b>, and say what you are unsure of, wherever you are.")
+    say(alice, "More detail, please.")
     replaced = {note.label or note.text: note.replaced_by for note in notes_of(alice)}
-    winner = replaced.pop("Too long")
-    assert winner == "I'd like <b>more detail</b>, and say what you are unsure of…"
-    assert set(replaced.values()) == {""}
+    assert replaced == {
+        "More detail, please.": "", "Too long": "More detail, please.", "Use metres.": "",
+    }  # fmt: skip
     say(alice, "No, keep it short!")
     replaced = {note.label or note.text: note.replaced_by for note in notes_of(alice)}
-    assert sorted(replaced.values()) == ["", "", "", "No, keep it short!"]
+    assert replaced.pop("More detail, please.") == "No, keep it short!"
+    assert set(replaced.values()) == {""}  # "Too long" holds again
+
+
+def test_what_is_said_in_one_breath_replaces_nothing(alice: User) -> None:
+    say(alice, "More detail, please.", "too_long")
+    assert [note.replaced_by for note in notes_of(alice)] == ["", ""]
 
 
 def test_a_wish_that_a_job_put_aside_for_a_newer_one_is_still_shown(alice: User) -> None:
@@ -134,9 +140,8 @@ def test_the_page_shows_the_evidence(client: Client, alice: User) -> None:
     page = client.get("/agent/").content.decode()
     assert f"/sessions/{turn.session.public_id}/#{turn.public_id}" in page
     assert "replaced by your newer “Too short”" in page
-    say(alice, "Be brief, <i>please</i>.")
-    page = client.get("/agent/").content.decode()
-    assert "replaced by your newer “Be brief, &lt;i&gt;please&lt;/i&gt;.”" in page
+    say(alice, "Shorter! <i> </i>")
+    assert "“Shorter! &lt;i&gt; &lt;/i&gt;”" in client.get("/agent/").content.decode()
 
 
 # What answered when

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clawweb.models import Consent, FeedbackReason, User
-from clawweb.selectors.hints import hints_to_prompt
+from clawweb.models import Consent, FeedbackReason, TrainingSample, User
+from clawweb.selectors.hints import contradicted_by_newer, hints_to_prompt
 from clawweb.selectors.poles import Axes
 from clawweb.services import accounts, feedback
 from tests.factories import down, make_turn
@@ -21,29 +21,61 @@ PROSE, LIST = {"layout": "prose"}, {"layout": "list"}
     [
         ("Shorter, please.", SHORT),
         ("That was far TOO LONG", SHORT),
-        ("No, keep it short!", SHORT),  # what stands in another clause denies nothing
+        ("No, keep it short!", SHORT),
+        ("Your answer was way too detailed.", SHORT),
         ("I want more detail.", LONG),
-        ("Bitte ausführlicher.", LONG),
+        ("Please give me a lot more detail", LONG),
+        ("Too concise.", LONG),
+        ("Bitte etwas ausführlicher.", LONG),
         ("Zu lang.", SHORT),
-        ("No lists, please", PROSE),  # not "lists"
+        ("Weniger ausführlich bitte", SHORT),
+        ("No lists, please", PROSE),
         ("please don’t use bullet points", PROSE),
-        ("Please do not use lists.", PROSE),
+        ("Please avoid bullet points", PROSE),
         ("Use bullet points.", LIST),
-        ("Give me a numbered list, and be brief.", LIST | SHORT),
-        ("no lists and keep it short", PROSE | SHORT),  # its own "no" denies no more
+        ("As a numbered list, and be brief.", LIST | SHORT),
+        ("no lists and keep it short", PROSE | SHORT),
         ("Less formal!", {"tone": "casual"}),
-        ("Please sound more formal", {"tone": "formal"}),
-        ("This is not too long.", {}),  # denied
+        ("Please be more formal", {"tone": "formal"}),
+        # What describes, denies or speaks of something else asks for nothing.
+        ("This is not too long.", {}),
+        ("It was brief.", {}),
+        ("You weren't concise", {}),
+        ("You only gave me a short answer", {}),
+        ("You answered in one sentence", {}),
         ("I never asked you to be longer", {}),
-        ("Shorter at first, then in detail", {}),  # both poles
+        ("You gave me more detail than I needed", {}),
+        ("Why so elaborate?", {}),
+        ("Why did you give me a list?", {}),
+        ("This is a list.", {}),
+        ("Too many bullet points", {}),
+        ("Instead of a list, write a paragraph", {}),
+        ("bullet points not needed", {}),
+        ("Warum so ausführlich?", {}),
+        ("Statt eine Liste zu machen, erzähl", {}),
+        ("The Nile is longer than the Amazon", {}),
+        ("Ich wohne schon länger in Berlin", {}),
+        ("Use shorter words", {}),
+        ("The password was too short", {}),
+        ("Return a list, not a tuple", {}),
+        ("Formally, that is wrong", {}),
+        ("Die Schraube ist zu locker", {}),
+        ("Tell me more about cats", {}),
+        ("Shorter, no, longer", {}),  # both poles
         ("My name is Sam and I live in Norway.", {}),
-        ("What is the longest river?", {}),
-        ("Say it in rhyme.", {}),
         ("", {}),
     ],
 )
 def test_words_ask_for_a_pole(text: str, poles: dict[str, str]) -> None:
-    assert Axes().of_text(text) == poles
+    assert Axes().of_text(text).poles == poles
+
+
+@pytest.mark.parametrize(
+    ("text", "says_more"),
+    [("Shorter, please.", False), ("Shorter, and use metres.", True), ("", False)],
+)
+def test_what_says_more_than_its_pole_is_known(text: str, says_more: bool) -> None:
+    assert Axes().of_text(text).says_more is says_more
 
 
 def test_no_phrase_of_a_reason_asks_for_the_other_pole() -> None:
@@ -52,14 +84,17 @@ def test_no_phrase_of_a_reason_asks_for_the_other_pole() -> None:
     assert len(rows) == 6
     for row in rows:
         for line in row.phrases.splitlines():
-            assert axes.of_text(line) == {row.axis: row.pole}, line
+            assert axes.of_text(line).poles == {row.axis: row.pole}, line
 
 
-def test_an_admin_adds_a_phrase() -> None:
-    FeedbackReason.objects.filter(slug="greet_me").update(phrases="say hello\n\n  Greet Me ")
-    assert Axes().of_text("Always greet me first") == {"greeting": "greet"}
-    FeedbackReason.objects.filter(slug="greet_me").update(axis="")
-    assert Axes().of_text("Always greet me first") == {}
+def test_an_admin_adds_a_phrase_and_takes_a_reason_away() -> None:
+    greet = FeedbackReason.objects.filter(slug="greet_me")
+    greet.update(phrases="say hello\n\n  Hello First ")
+    assert Axes().of_text("Please say hello first").poles == {}
+    assert Axes().of_text("Always say hello!").poles == {"greeting": "greet"}
+    greet.update(active=False)
+    assert Axes().of_text("Always say hello!").poles == {}
+    assert Axes().of_reason("greet_me") == {"greeting": "greet"}  # what was ticked stays ticked
 
 
 def test_words_contradict_reasons_and_each_other(alice: User) -> None:
@@ -78,3 +113,37 @@ def test_words_contradict_reasons_and_each_other(alice: User) -> None:
     comment("Shorter, please.")
     assert hints_to_prompt(alice)[:2] == ["Shorter, please.", name]
     assert detail not in hints_to_prompt(alice)
+    down(make_turn(alice), "too_short")
+    assert "Shorter, please." not in hints_to_prompt(alice)
+
+
+def rated(user: User, comment: str, *reasons: str) -> TrainingSample:
+    turn = make_turn(user)
+    changes = {"value": -1, "comment": comment, "reasons": list(reasons)}
+    feedback.rate_turn(turn=turn, author=user, changes=changes)
+    return TrainingSample.objects.select_related("feedback", "turn").get(turn=turn)
+
+
+def test_what_says_more_wins_and_is_not_put_aside(alice: User) -> None:
+    brief = rated(alice, "Be brief.")
+    mixed = rated(alice, "My name is Sam. Use metres, and give more detail.")
+    assert contradicted_by_newer([brief, mixed]) == {brief.pk}
+    assert contradicted_by_newer([mixed, rated(alice, "", "too_long")]) == set()
+
+
+def test_a_reason_says_it_more_plainly_than_the_words_beside_it(alice: User) -> None:
+    ticked = rated(alice, "more detail", "too_long")
+    assert contradicted_by_newer([ticked, rated(alice, "Shorter!")]) == set()
+    assert contradicted_by_newer([ticked, rated(alice, "Longer!")]) == {ticked.pk}
+
+
+def test_a_judges_words_put_nothing_aside(alice: User) -> None:
+    short = rated(alice, "", "too_long")
+    judged = TrainingSample(pk=short.pk + 1, user=alice, turn=make_turn(alice), hint="More detail.")
+    assert contradicted_by_newer([short, judged]) == set()
+    # but what a liked reply followed is put aside, whoever liked it
+    liked = make_turn(alice, prompted_hints=[short.hint])
+    judged = TrainingSample(pk=short.pk + 2, user=alice, turn=liked, reward=1)
+    newer = rated(alice, "", "too_short")
+    newer.pk = short.pk + 3
+    assert contradicted_by_newer([judged, newer]) == {judged.pk}

@@ -18,6 +18,7 @@ from training.base import Base
 from training.batching import Item
 from training.config import TrainConfig
 from training.corrections import correction_backward
+from training.prepare import HINT_NO_EFFECT
 
 WANTED, OTHER = "Hello! Boil water.", "Boil it."
 
@@ -115,3 +116,22 @@ def test_a_job_makes_corrections_likelier_and_says_how_far_it_is(
     assert any(not torch.equal(tensor, after[name]) for name, tensor in before.items())
     _, steps = job(base, model, [make_sample(base)], config)
     assert steps[0].correction_nll is None
+
+
+def test_words_are_learned_where_the_prompt_moves_nothing(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    config = replace(config, hint_effect_min=1e6)  # nats that no hint moves
+    samples = [corrected(base, 1, WANTED), make_sample(base, 2)]
+    result, _ = job(base, model, samples, config)
+    assert result.trained == (1,)
+    assert result.dropped == {2: HINT_NO_EFFECT}
+
+
+@pytest.mark.parametrize(("correction", "stopped"), [(WANTED, "steps"), (None, "learned")])
+def test_words_are_learned_on_where_the_hint_is_learned(
+    base: Base, model: PeftModel, config: TrainConfig, correction: str | None, stopped: str
+) -> None:
+    samples = [corrected(base, number, correction) for number in range(1, 5)]
+    result, _ = job(base, model, samples, replace(config, kl_stop=1e6))
+    assert result.stopped == stopped
