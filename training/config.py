@@ -69,7 +69,7 @@ class TrainConfig:
     distill_weight: float = 1.0  # of the distillation beside the reward
     demonstrations: int = 0  # replies that the user liked, shown to the teacher beside a hint
     demonstration_tokens: int = 96  # longest of them
-    correction_weight: float = 1.0  # of the words of corrections beside the distillation; LOG
+    correction_weight: float = 4.0  # of the words of corrections beside the distillation; LOG
     correction_tokens: int = 128  # first of a correction that train
     forward_share: float = 0.0  # weight of KL(teacher || policy) beside KL(policy || teacher)
     hint_boost: float = 0.3  # teacher logits go so much further the way of the hint; docs/LOG.md

@@ -129,6 +129,7 @@ RECIPES = {
         recipe("opd-shown", demonstrations=2, **ALL_SETS),  # liked replies, beside the hint
         recipe("opd-correction-shown", corrects=True, correction_weight=0.0),  # to the teacher
         recipe("opd-corrected", corrects=True),  # learned as words, too
+        recipe("opd-corrected-lightly", corrects=True, correction_weight=1.0),
         recipe("opd-forward", forward_share=1.0),  # KL(teacher || policy) instead
         recipe("opd-both-ways", forward_share=0.5),
         recipe("opd-eights", batch_size=8, max_steps=4, **ALL_SETS),  # in half the steps
