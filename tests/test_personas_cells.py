@@ -344,7 +344,9 @@ def test_the_aims_stand_beside_what_the_default_reaches() -> None:
         opd("short", 0.96, 1.30, gate=gate, three=8),
         opd("plain", 0.86, 1.36, gate={**gate, "drift": 0.21, "accepted": False}),
         opd("asks", 0.10, 1.30),  # whose hint the base does not follow: not in the means
+        opd("emoji", 0.10, 1.30, three=20),
         row_of("openclaw-opd", turns=32), row_of("openclaw-opd", person="plain", turns=32, three=9),
+        row_of("openclaw-opd", person="emoji", turns=32),
     ]  # fmt: skip
     lines = aims(rows)
     assert "0.7 or more (plain, short)." in lines
@@ -355,8 +357,8 @@ def test_the_aims_stand_beside_what_the_default_reaches() -> None:
         "| drift of the last versions at most the hinted base's own + 0.05 | 1 of 2 | **no** |",
         "| no person's replies degenerate: the gate accepts the last versions | 1 of 2, not plain"
         " | **no** |",
-        "| rated turns until three in a row: 0.5 of upstream's best or less | 1 of 2 people; not"
-        " plain inf | **no** |",
+        "| rated turns until three in a row: 0.5 of upstream's best or less | 1 of 3 people; not"
+        " plain inf; not known emoji below 0.62 | **no** |",
     ]
     assert aims([row_of("base")]) == []
     assert table(rows).index("The aims") < table(rows).index("| person |")

@@ -111,8 +111,9 @@ def _accepted(cells: Cells) -> list[str]:
 
 
 def _sooner(cells: Cells) -> list[str]:
-    """Over the people on whom both ran and on whom either ever had three in a row."""
-    ratios = {}
+    """Over the people on whom both ran and on whom either ever had three in a row. Where upstream
+    never had, its turns are as many as it was given at least."""
+    met, missed, open_ones = [], [], []
     for person in people_of(cells):
         group = of(cells, person=person)
         ours, best = of(group, recipe=DEFAULT), best_upstream(group)
@@ -120,17 +121,22 @@ def _sooner(cells: Cells) -> list[str]:
             continue
         theirs = of(group, recipe=best)
         mine, other = turns_to_three(ours), turns_to_three(theirs)
-        if math.isfinite(mine):
-            ratios[person] = mine / (other if math.isfinite(other) else horizon(theirs))
+        at_least = other if math.isfinite(other) else horizon(theirs)
+        if math.isinf(mine) and math.isinf(other):
+            continue
+        if mine <= SOONER * at_least:
+            met.append(person)
         elif math.isfinite(other):
-            ratios[person] = math.inf
-    if not ratios:
+            missed.append(f"{person} {mine / other:.2f}")
+        else:
+            open_ones.append(f"{person} below {mine / at_least:.2f}")
+    count = len(met) + len(missed) + len(open_ones)
+    if not count:
         return []
-    met = [person for person, ratio in ratios.items() if ratio <= SOONER]
     words = f"rated turns until three in a row: {SOONER} of upstream's best or less"
-    missed = ", ".join(f"{p} {ratio:.2f}" for p, ratio in ratios.items() if p not in met)
-    but = f"; not {missed}" if missed else ""
-    return [words, f"{len(met)} of {len(ratios)} people{but}", _met(len(met) == len(ratios))]
+    others = [("not", missed), ("not known", open_ones)]
+    but = "".join(f"; {which} {', '.join(found)}" for which, found in others if found)
+    return [words, f"{len(met)} of {count} people{but}", _met(len(met) == count)]
 
 
 def _thumbs(cells: Cells) -> list[list[str]]:

@@ -131,7 +131,6 @@ RECIPES = {
         recipe("opd-corrected", corrects=True),  # learned as words, too
         recipe("opd-corrected-lightly", corrects=True, correction_weight=1.0),
         recipe("opd-forward", forward_share=1.0),  # KL(teacher || policy) instead
-        recipe("opd-both-ways", forward_share=0.5),
         recipe("opd-eights", batch_size=8, max_steps=4, **ALL_SETS),  # in half the steps
         recipe("opd-rated-only", max_steps=1, **ONE_BOOST),
         recipe("opd-unboosted", **{**ALL_SETS, "hint_boost": 0.0, "hint_boost_again": 0.0}),
