@@ -183,9 +183,12 @@ def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> lis
         for item, effect_T in zip(group, run.teacher.effects(group), strict=True):
             effects[item.sample_id] = effect_T
     small = run.config.hint_effect_min
-    corrected = {item.sample_id for item in hinted if item.correction_ids}  # learned as words
-    idle = {number for number, effect_T in effects.items() if float(effect_T.mean()) < small}
-    idle -= corrected
+    idle = {
+        item.sample_id
+        for item in hinted
+        if float(effects[item.sample_id].mean()) < small
+        if not item.correction_ids  # learned as words, whatever the prompt does
+    }
     dropped.update(dict.fromkeys(idle, HINT_NO_EFFECT))
     if moving := [effect_T for number, effect_T in effects.items() if number not in idle]:
         run.effect = float(torch.cat(moving).mean())

@@ -15,14 +15,12 @@ from bench.personas.rows import (
     REACHABLE,
     Cells,
     base_share,
-    best_upstream,
     grid,
-    horizon,
     last,
     middle,
     of,
     people_of,
-    turns_to_three,
+    races,
     values,
     well_served,
 )
@@ -114,22 +112,15 @@ def _sooner(cells: Cells) -> list[str]:
     """Over the people on whom both ran and on whom either ever had three in a row. Where upstream
     never had, its turns are as many as it was given at least."""
     met, missed, open_ones = [], [], []
-    for person in people_of(cells):
-        group = of(cells, person=person)
-        ours, best = of(group, recipe=DEFAULT), best_upstream(group)
-        if not ours or best is None:
+    for race in races(cells):
+        if race.is_bound and math.isinf(race.ratio):
             continue
-        theirs = of(group, recipe=best)
-        mine, other = turns_to_three(ours), turns_to_three(theirs)
-        at_least = other if math.isfinite(other) else horizon(theirs)
-        if math.isinf(mine) and math.isinf(other):
-            continue
-        if mine <= SOONER * at_least:
-            met.append(person)
-        elif math.isfinite(other):
-            missed.append(f"{person} {mine / other:.2f}")
+        if race.ratio <= SOONER:
+            met.append(race.person)
+        elif race.is_bound:
+            open_ones.append(f"{race.person} below {race.ratio:.2f}")
         else:
-            open_ones.append(f"{person} below {mine / at_least:.2f}")
+            missed.append(f"{race.person} {race.ratio:.2f}")
     count = len(met) + len(missed) + len(open_ones)
     if not count:
         return []

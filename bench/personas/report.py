@@ -16,7 +16,6 @@ from bench.personas.rows import (
     REACHABLE,
     SHARE,
     Cells,
-    best_upstream,
     better_served,
     grid,
     horizon,
@@ -24,6 +23,7 @@ from bench.personas.rows import (
     longest,
     middle,
     of,
+    races,
     rates,
     turns_to_three,
     values,
@@ -116,21 +116,10 @@ def mean_over(cells: Cells, turns: Sequence[int], people: Sequence[str], which: 
 def sooner(cells: Cells) -> list[str]:
     """Rated turns until three in a row: ours against the best of upstream's, person by person."""
     rows = []
-    for person in sorted({cell["person"] for cell in cells}):
-        group = of(cells, person=person)
-        ours = of(group, recipe=DEFAULT)
-        best = best_upstream(group)
-        if not ours or best is None:
-            continue
-        theirs = of(group, recipe=best)
-        mine, other = turns_to_three(ours), turns_to_three(theirs)
-        if math.isinf(mine):
-            ratio = "–"
-        elif math.isinf(other):
-            ratio = f"below {mine / horizon(theirs):.2f}"
-        else:
-            ratio = f"{mine / other:.2f}"
-        rows.append([person, three(ours), three(theirs), best, ratio])
+    for race in races(cells):
+        ratio = f"{'below ' if race.is_bound else ''}{race.ratio:.2f}"
+        shown = "–" if math.isinf(race.ratio) else ratio
+        rows.append([race.person, three(race.ours), three(race.theirs), race.recipe, shown])
     said = f"Rated turns until three in a row, `{DEFAULT}` against the best of upstream's recipes:"
     head = ["person", DEFAULT, "upstream", "which", "ratio"]
     return [said, "", *grid(head, rows)] if rows else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bench.personas.recipes import RECIPES
@@ -77,10 +78,38 @@ def people_of(cells: Cells) -> list[str]:
     return sorted({cell["person"] for cell in cells})
 
 
-def best_upstream(group: Cells) -> str | None:
-    """Of upstream's recipes that ran, the one with the fewest turns until three in a row."""
-    names = sorted({c["recipe"] for c in group if c["recipe"].startswith("openclaw-")})
-    return min(names, key=lambda name: turns_to_three(of(group, recipe=name)), default=None)
+@dataclass(frozen=True, slots=True)
+class Race:
+    """The default beside the best of upstream's recipes, until three in a row, on one person."""
+
+    person: str
+    ours: Cells
+    theirs: Cells
+    recipe: str  # upstream's with the fewest turns
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether upstream never had three in a row: then the ratio is at most this."""
+        return math.isinf(turns_to_three(self.theirs))
+
+    @property
+    def ratio(self) -> float:
+        """Of ours to theirs, in turns; infinite when ours never had."""
+        turns = horizon(self.theirs) if self.is_bound else turns_to_three(self.theirs)
+        return turns_to_three(self.ours) / turns
+
+
+def races(cells: Cells) -> list[Race]:
+    """On the people on whom both ran."""
+    found = []
+    for person in people_of(cells):
+        group = of(cells, person=person)
+        ours = of(group, recipe=DEFAULT)
+        names = sorted({c["recipe"] for c in group if c["recipe"].startswith("openclaw-")})
+        if ours and names:
+            best = min(names, key=lambda name: turns_to_three(of(group, recipe=name)))
+            found.append(Race(person, ours, of(group, recipe=best), best))
+    return found
 
 
 def turns_to_three(group: Cells) -> float:

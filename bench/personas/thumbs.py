@@ -16,10 +16,11 @@ DRAWS = 10_000  # of the bootstrap
 
 def thumbs(cells: Cells) -> list[str]:
     """What thumbs alone have gained, and whether it may be chance."""
-    rows = []
-    for person in people_of(cells):
-        for recipe, group in of_thumbs_alone(of(cells, person=person)).items():
-            rows.append(_line(person, recipe, group))
+    rows = [
+        _line(person, recipe, group)
+        for person in people_of(cells)
+        for recipe, group in of_thumbs_alone(of(cells, person=person)).items()
+    ]
     head = ["person", "recipe", "seeds", "turns", "questions", "base", "gain", "p"]
     said = "Thumbs alone: the gain in satisfied since turn 0, and how likely one of 0 or less is"
     how = f"(questions resampled {DRAWS:,} times, each the mean of its seeds):"

@@ -8,10 +8,10 @@ from django.db import migrations, models
 
 PHRASES = {  # of a shipped reason as it was shipped: slug, axis, pole
     ("too_long", "length", "short"): """
-        too long|too wordy|too verbose|too much text|too much detail|too detailed|too many words|shorter|briefer|brief
-        more brief|short|short answer|in short
-        briefly|concise|more concise|to the point|fewer words
-        less words|less text|less detail|fewer details|less detailed|in one sentence|in two sentences
+        too long|too wordy|too verbose|too much text|too much detail|too detailed|too many words
+        shorter|briefer|brief|more brief|short|short answer|in short
+        briefly|concise|more concise|to the point|fewer words|less words
+        less text|less detail|fewer details|less detailed|in one sentence|in two sentences
         in one or two sentences|one sentence|zu lang|zu ausführlich|zu viel text|kürzer|kurz
         kurz fassen|fass dich kurz|fasse dich kurz|knapper|weniger text|weniger ausführlich
     """,

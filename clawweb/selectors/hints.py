@@ -14,6 +14,7 @@ from clawweb.models import (
     OPEN_SAMPLE,
     AdapterVersion,
     Consent,
+    FeedbackReason,
     SampleState,
     TrainingSample,
     User,
@@ -100,7 +101,7 @@ def live_line(user: User) -> list[int]:
 def contradicted_by_newer(samples: Iterable[TrainingSample]) -> set[int]:
     """Samples that ask for one pole of an axis while a newer one asks for another: it wins. What
     says more than that is not put aside with it."""
-    axes = Axes()
+    axes = Axes(FeedbackReason.objects.all())
     wanted: dict[str, str] = {}
     older = set()
     for sample in sorted(samples, key=lambda row: row.pk, reverse=True):

@@ -138,7 +138,7 @@ def _contradicted(
 ) -> dict[tuple[str, str], str]:
     """Wishes for one pole of an axis while a newer rating asks for another, with that one's label,
     or its words."""
-    axes = Axes()
+    axes = Axes(reasons.values())
     wins: dict[str, tuple[str, int, str]] = {}  # axis -> pole, the sample, what it says
     over: dict[tuple[str, str], str] = {}
     for wish in wishes:  # newest first

@@ -8,6 +8,7 @@ find would put a rating aside, so nothing is read out of a longer one.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from clawweb.models import Feedback, FeedbackReason
@@ -44,10 +45,10 @@ def key(text: str) -> tuple[str, ...]:
 
 
 class Axes:
-    """The installation's reasons that lie on an axis, read once."""
+    """The installation's reasons, those that lie on an axis."""
 
-    def __init__(self) -> None:
-        rows = list(FeedbackReason.objects.exclude(axis=""))
+    def __init__(self, reasons: Iterable[FeedbackReason]) -> None:
+        rows = [reason for reason in reasons if reason.axis]
         self._reasons = {row.slug: (row.axis, row.pole) for row in rows}
         self._phrases = {
             key(line): (row.axis, row.pole)

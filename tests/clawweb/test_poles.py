@@ -16,6 +16,10 @@ SHORT, LONG = {"length": "short"}, {"length": "long"}
 PROSE, LIST = {"layout": "prose"}, {"layout": "list"}
 
 
+def axes() -> Axes:
+    return Axes(FeedbackReason.objects.all())
+
+
 @pytest.mark.parametrize(
     ("text", "poles"),
     [
@@ -67,7 +71,7 @@ PROSE, LIST = {"layout": "prose"}, {"layout": "list"}
     ],
 )
 def test_words_ask_for_a_pole(text: str, poles: dict[str, str]) -> None:
-    assert Axes().of_text(text).poles == poles
+    assert axes().of_text(text).poles == poles
 
 
 @pytest.mark.parametrize(
@@ -75,26 +79,26 @@ def test_words_ask_for_a_pole(text: str, poles: dict[str, str]) -> None:
     [("Shorter, please.", False), ("Shorter, and use metres.", True), ("", False)],
 )
 def test_what_says_more_than_its_pole_is_known(text: str, says_more: bool) -> None:
-    assert Axes().of_text(text).says_more is says_more
+    assert axes().of_text(text).says_more is says_more
 
 
 def test_no_phrase_of_a_reason_asks_for_the_other_pole() -> None:
-    axes = Axes()
+    shipped = axes()
     rows = FeedbackReason.objects.exclude(phrases="")
     assert len(rows) == 6
     for row in rows:
         for line in row.phrases.splitlines():
-            assert axes.of_text(line).poles == {row.axis: row.pole}, line
+            assert shipped.of_text(line).poles == {row.axis: row.pole}, line
 
 
 def test_an_admin_adds_a_phrase_and_takes_a_reason_away() -> None:
     greet = FeedbackReason.objects.filter(slug="greet_me")
     greet.update(phrases="say hello\n\n  Hello First ")
-    assert Axes().of_text("Please say hello first").poles == {}
-    assert Axes().of_text("Always say hello!").poles == {"greeting": "greet"}
+    assert axes().of_text("Please say hello first").poles == {}
+    assert axes().of_text("Always say hello!").poles == {"greeting": "greet"}
     greet.update(active=False)
-    assert Axes().of_text("Always say hello!").poles == {}
-    assert Axes().of_reason("greet_me") == {"greeting": "greet"}  # what was ticked stays ticked
+    assert axes().of_text("Always say hello!").poles == {}
+    assert axes().of_reason("greet_me") == {"greeting": "greet"}  # what was ticked stays ticked
 
 
 def test_words_contradict_reasons_and_each_other(alice: User) -> None:
