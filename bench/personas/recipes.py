@@ -120,6 +120,7 @@ RECIPES = {
         recipe("hinted", learns="hinted"),
         recipe("memory", learns="memory", batch=1),  # the next reply knows
         recipe("opd"),
+        recipe("opd-fours", batch=4),  # a version after every fourth rating
         recipe("opd-asked", question_boost=0.5),  # held to the question at first
         recipe("opd-asked-throughout", question_boost=0.5, question_tokens=1024),
         recipe("opd-one-boost", **ONE_BOOST),

@@ -43,13 +43,16 @@ class VllmEngine:
     async def _client(self) -> AsyncIterator[httpx.AsyncClient]:
         """A client of this event loop. Transport errors become EngineUnavailable."""
         timeout = httpx.Timeout(self._config.silence_seconds, connect=self._config.connect_seconds)
+        # Connecting is tried twice, and nothing has been sent then: a process that was held up
+        # finds its time gone, though the server took the connection at once.
+        transport = httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False, retries=1)
         try:
             async with httpx.AsyncClient(
                 base_url=self._config.url,
                 headers=self._headers,
                 timeout=timeout,
                 trust_env=False,
-                verify=self._tls,
+                transport=transport,
             ) as client:
                 yield client
         except httpx.TransportError as exc:

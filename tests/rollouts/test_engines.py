@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -354,6 +356,28 @@ async def test_a_server_that_is_down_is_unavailable(unused_tcp_port: int) -> Non
         await down.load(Policy(adapter="a", version=1, path="/nowhere"))
     with pytest.raises(EngineUnavailable):
         await down.loaded()
+
+
+async def test_a_process_that_is_held_up_while_it_connects_asks_again() -> None:
+    """Its time to connect is over when it goes on, though the server has taken the connection."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):  # the one that was given up
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"data": []}')
+        writer.close()
+
+    async def hold_up_after(steps: int) -> None:
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        time.sleep(0.3)
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    hasty = build_engine(EngineConfig(url=f"http://127.0.0.1:{port}", key="k", connect_seconds=0.1))
+    async with server:
+        for steps in range(8):  # at some of them it is connecting
+            assert await asyncio.gather(hasty.loaded(), hold_up_after(steps)) == [{}, None]
 
 
 @real
