@@ -84,7 +84,7 @@ bench-everyday: install  ## Five users rate 32 turns each through the real syste
 	PYTHONPATH=. $(BIN)/python bench/everyday/run.py $(ARGS)
 
 .PHONY: bench-personas
-bench-personas: install  ## Simulated people and every recipe, side by side; takes days, resumes
+bench-personas: install  ## Simulated people and every recipe, side by side (ARGS="--stage 2": the best on all); takes days, resumes
 	PYTHONPATH=. $(BIN)/python bench/personas/run.py $(ARGS)
 
 .PHONY: bench-trainer

@@ -21,9 +21,17 @@ from bench.personas.people import PEOPLE
 from bench.personas.questions import HERE, all_questions, questions_for
 from bench.personas.recipes import RECIPES, made_with
 from bench.personas.report import sooner, table, three
-from bench.personas.rows import longest
-from bench.personas.run import done_cells, is_done
+from bench.personas.rows import base_share, longest
+from bench.personas.run import asked_for, done_cells, is_done
 from bench.personas.sft import sft_update
+from bench.personas.stages import (
+    FIRST_PEOPLE,
+    best_methods,
+    best_upstream,
+    first_stage,
+    second_stage,
+    stages,
+)
 from bench.personas.thumbs import chance, gains
 from rollouts.types import BASE, Message, Policy, Rollout, Sample, SamplingParams
 from training.base import Base, load_base
@@ -177,11 +185,62 @@ def test_a_row_of_another_recipe_than_todays_is_not_done(tmp_path: Path) -> None
     assert is_done(new, args)
     assert not is_done(new, Namespace(turns=32, held_out=2))
     assert not is_done(new, Namespace(turns=16, held_out=96))
+    assert is_done(new, Namespace(turns=None, held_out=2))  # as it was asked for then
 
 
 def test_the_published_rows_are_of_todays_recipes() -> None:
     path = HERE / "results" / "cells.jsonl"
     assert len(done_cells(path)) == len(path.read_text(encoding="utf-8").splitlines())
+
+
+def ran(recipe: str, *shares: float, **more: Any) -> list[dict[str, Any]]:
+    """Rows of the first stage's people, each with what it satisfied after 16 ratings."""
+    found = [{"0": {"satisfied": 0.0, "passed": [0, 0]}, "16": {"satisfied": s}} for s in shares]
+    pairs = zip(FIRST_PEOPLE, found, strict=False)
+    return [row_of(recipe, person=person, evals=evals, **more) for person, evals in pairs]
+
+
+def test_the_second_stage_takes_the_best_that_ran_on_all_three() -> None:
+    rows = [
+        *ran("opd", 0.2, 0.2, 0.2), *ran("kto", 0.9, 0.9), *ran("combine", 0.6, 0.6, 0.6),
+        *ran("binary", 0.1, 0.2, 0.3), *ran("opd-topk", 0.5, 0.5, 0.8),
+        *ran("opd-all-sets", 1.0, 1.0, 1.0), *ran("opd-corrected", 1.0, 1.0, 1.0),
+        *ran("openclaw-opd", 0.1, 0.1, 0.1), *ran("openclaw-hybrid", 0.1, 0.1, 0.1, three=20),
+    ]  # fmt: skip
+    assert best_methods(rows) == ["opd", "combine", "opd-topk"]  # the default, whatever it reaches
+    assert best_upstream(rows) == ["openclaw-hybrid"]
+    wanted = second_stage(rows)
+    assert len(wanted) == len(set(wanted)) == 6 * len(PEOPLE) * 3
+    assert {recipe for recipe, _, _ in wanted} == {
+        "opd", "combine", "opd-topk", "openclaw-hybrid", "hinted", "memory",
+    }  # fmt: skip
+    assert best_upstream(ran("openclaw-opd", 0.1, 0.1)) == []
+    first, second = stages(rows)[-2:]
+    assert "| 23 of 72 |" in first
+    assert "`kto` 1" in first
+    assert "`opd` 30, `combine` 30, `opd-topk` 30" in second
+
+
+def test_a_stage_is_asked_for_unless_cells_are_named() -> None:
+    names = {"recipes": None, "people": None, "seeds": None}
+    assert asked_for(Namespace(stage=1, **names), []) == first_stage()
+    assert not {"opd-fours", "opd-all-sets"} & {recipe for recipe, _, _ in first_stage()}
+    rows = ran("opd", 0.5, 0.5, 0.5)
+    assert asked_for(Namespace(stage=2, **names), rows) == second_stage(rows)
+    some = Namespace(stage=1, recipes=["opd"], people=None, seeds=[4])
+    assert asked_for(some, rows) == [("opd", person, 4) for person in FIRST_PEOPLE]
+
+
+def test_what_the_base_keeps_is_the_median_of_seeds_and_not_of_rows() -> None:
+    def began(seed: int, *passed: int, recipe: str = "opd") -> dict[str, Any]:
+        found = {"satisfied": sum(passed) / len(passed), "passed": list(passed)}
+        return row_of(recipe, seed=seed, evals={"0": found})
+
+    rows = [began(0, 1, 1), began(0, 1, 1, recipe="kto"), began(1, 0, 0), began(2, 0, 1)]
+    assert base_share(rows, "short") == 0.5
+    asked_more = began(0, 0, 0, 1, 0, recipe="binary")
+    assert base_share([asked_more, *rows[:2]], "short") == 0.25
+    assert base_share([began(0, 1, 1, recipe="hinted")], "short") is None
 
 
 def test_never_is_later_than_every_turn() -> None:
@@ -373,5 +432,7 @@ def test_an_aim_of_thumbs_alone_asks_for_a_base_between() -> None:
     assert line.endswith(
         "4 questions, 3 seeds | **no** |"
     )  # of two gains in four 1 draw in 16 has none
+    other = row_of(person="plain")  # whom the base satisfies in a half, and nobody has asked
+    assert "plain (base 0.50) | not run | **no** |" in "\n".join(aims([*sure, other]))
     never = [thumbed(seed, [0] * 24, [1] * 24) for seed in range(3)]
     assert not any("thumbs alone" in line for line in aims(never))  # nothing to tell thumbs apart

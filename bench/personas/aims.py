@@ -140,6 +140,8 @@ def _thumbs(cells: Cells) -> list[list[str]]:
         groups = of_thumbs_alone(of(cells, person=person))
         groups = {name: group for name, group in groups.items() if not name.startswith("TRL")}
         if not groups:
+            if of_thumbs_alone(cells):  # on others
+                rows.append([_of_thumbs(person, base), "not run", _met(False)])
             continue
         name, differences = max(
             ((name, gains(group)) for name, group in groups.items()),
@@ -148,8 +150,11 @@ def _thumbs(cells: Cells) -> list[list[str]]:
         p = min(1.0, len(groups) * chance(differences))  # the best of so many (Bonferroni)
         gain = statistics.fmean(differences)
         turns = max(last(cell) for cell in groups[name])
-        words = f"thumbs alone above the base, p < {LIKELY}: {person} (base {base:.2f})"
         asked = f"{len(differences)} questions, {len(groups[name])} seeds"
         shown = f"`{name}` {gain:+.3f} after {turns}, p {p:.4f}, {asked}"
-        rows.append([words, shown, _met(p < LIKELY)])
+        rows.append([_of_thumbs(person, base), shown, _met(p < LIKELY)])
     return rows
+
+
+def _of_thumbs(person: str, base: float) -> str:
+    return f"thumbs alone above the base, p < {LIKELY}: {person} (base {base:.2f})"

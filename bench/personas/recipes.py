@@ -120,24 +120,10 @@ RECIPES = {
         recipe("hinted", learns="hinted"),
         recipe("memory", learns="memory", batch=1),  # the next reply knows
         recipe("opd"),
-        recipe("opd-fours", batch=4),  # a version after every fourth rating
-        recipe("opd-asked", question_boost=0.5),  # held to the question at first
-        recipe("opd-asked-throughout", question_boost=0.5, question_tokens=1024),
-        recipe("opd-one-boost", **ONE_BOOST),
-        recipe("opd-all-sets", **ALL_SETS),
-        recipe("opd-twice", reanswer_steps=2, **ALL_SETS),
-        recipe("opd-collected", reanswer_hints="collected", **ALL_SETS),
-        recipe("opd-shown", demonstrations=2, **ALL_SETS),  # liked replies, beside the hint
-        recipe("opd-correction-shown", corrects=True, correction_weight=0.0),  # to the teacher
+        recipe("opd-topk", estimator="topk"),
+        recipe("opd-token", estimator="token"),
         recipe("opd-corrected", corrects=True),  # learned as words, too
-        recipe("opd-corrected-lightly", corrects=True, correction_weight=1.0),
-        recipe("opd-forward", forward_share=1.0),  # KL(teacher || policy) instead
-        recipe("opd-eights", batch_size=8, max_steps=4, **ALL_SETS),  # in half the steps
-        recipe("opd-rated-only", max_steps=1, **ONE_BOOST),
-        recipe("opd-unboosted", **{**ALL_SETS, "hint_boost": 0.0, "hint_boost_again": 0.0}),
-        recipe("opd-topk", estimator="topk", **ALL_SETS),
-        recipe("opd-token", estimator="token", **ALL_SETS),
-        recipe("combine", method="combine", **ALL_SETS),
+        recipe("combine", method="combine"),
         recipe("binary", method="binary", **THUMBS),
         recipe("kto", method="kto", **THUMBS),
         recipe("apo_zero_unpaired", method="apo_zero_unpaired", **THUMBS),
@@ -153,8 +139,24 @@ RECIPES = {
             recipe(f"{name}, our rate", **(UPSTREAM | OURS | method))
             for name, method in UPSTREAM_METHODS.items()
         ),
+        recipe("opd-fours", batch=4),  # a version after every fourth rating
+        recipe("opd-asked", question_boost=0.5),  # held to the question at first
+        recipe("opd-asked-throughout", question_boost=0.5, question_tokens=1024),
+        recipe("opd-one-boost", **ONE_BOOST),
+        recipe("opd-all-sets", **ALL_SETS),
+        recipe("opd-twice", reanswer_steps=2, **ALL_SETS),
+        recipe("opd-collected", reanswer_hints="collected", **ALL_SETS),
+        recipe("opd-shown", demonstrations=2, **ALL_SETS),  # liked replies, beside the hint
+        recipe("opd-correction-shown", corrects=True, correction_weight=0.0),  # to the teacher
+        recipe("opd-corrected-lightly", corrects=True, correction_weight=1.0),
+        recipe("opd-forward", forward_share=1.0),  # KL(teacher || policy) instead
+        recipe("opd-eights", batch_size=8, max_steps=4, **ALL_SETS),  # in half the steps
+        recipe("opd-rated-only", max_steps=1, **ONE_BOOST),
+        recipe("opd-unboosted", **{**ALL_SETS, "hint_boost": 0.0, "hint_boost_again": 0.0}),
     )
 }  # fmt: skip
+# Of the default, each in a thing or two: to find what its parts do.
+VARIATIONS = list(RECIPES)[list(RECIPES).index("opd-fours") :]
 
 # For the bench's quick form: within the time that the product gives a job.
 QUICK = replace(

@@ -29,6 +29,7 @@ from bench.personas.rows import (
     values,
     well_served,
 )
+from bench.personas.stages import stages
 from bench.personas.thumbs import thumbs
 from training.config import TrainConfig
 
@@ -68,7 +69,7 @@ def table(cells: Cells) -> str:
     ]
     each = grid([*head, "s per update"], rows)
     together = [*means(cells, turns), sooner(cells), leaks(cells), thumbs(cells), health(cells)]
-    parts = [aims(cells), each, *together]
+    parts = [aims(cells), stages(cells), each, *together]
     return "\n".join([*lines, *(line for part in parts if part for line in ["", *part])]) + "\n"
 
 

@@ -51,9 +51,12 @@ def hinted_share(cells: Cells, person: str) -> float | None:
 
 
 def base_share(cells: Cells, person: str) -> float | None:
-    """What it keeps by itself, as every recipe begins."""
+    """What it keeps by itself, as every recipe begins: the median over seeds, of each the row with
+    the most questions."""
     group = [cell for cell in of(cells, person=person) if cell["recipe"] != "hinted"]
-    return middle(values(group, 0, SHARE))
+    group.sort(key=lambda cell: len(cell["evals"]["0"]["passed"]))
+    by_seed = {cell["seed"]: cell["evals"]["0"][SHARE] for cell in group}
+    return middle(list(by_seed.values()))
 
 
 def well_served(cells: Cells) -> list[str]:

@@ -1,14 +1,16 @@
 """Simulated people rate replies; how soon does each recipe give them what they want?
 
-    make bench-personas                                   # all recipes on three people, one seed
+    make bench-personas                                   # what is missing of the first stage
+    make bench-personas ARGS="--stage 2"                  # and of the second
     make bench-personas ARGS="--recipes opd memory --people short greets --seeds 0 1 --turns 16"
     make bench-personas ARGS="--recipes binary kto --held-out 96 --seeds 0 1 2"  # is it chance?
     make bench-personas ARGS="--quick"                    # one person, eight ratings, must learn
 
-One cell is a recipe, a person and a seed. Replies come from vLLM (its ids and log-probs train),
-training is the project's own `training.trainer`, in this process. Each cell ends as one line of
-results/cells.jsonl; cells that are there are not run again, unless their recipe has changed or more
-turns are asked for. Held-out questions are never rated.
+One cell is a recipe, a person and a seed; bench/personas/stages.py says which a stage is made of.
+Replies come from vLLM (its ids and log-probs train), training is the project's own
+`training.trainer`, in this process. Each cell ends as one line of results/cells.jsonl; cells that
+are there are not run again, unless their recipe has changed or --turns asks for more. Held-out
+questions are never rated.
 
 Per number of rated turns: `satisfied`, the share of held-out first answers that keep to all wishes;
 `nll`, the base's mean negative log-prob per token of those answers under the hinted prompt (low is
@@ -32,13 +34,15 @@ from bench.personas.people import PEOPLE
 from bench.personas.questions import HELD_OUT, HERE
 from bench.personas.recipes import QUICK, RECIPES, made_with
 from bench.personas.report import write_report
+from bench.personas.rows import Cells, longest
+from bench.personas.stages import FIRST_PEOPLE, Key, first_stage, second_stage
 from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
 from tests.realstack import new_stack
 from training.base import load_base
 from training.config import TrainConfig
 
-FIRST_STAGE = ("short", "greets", "recipes")
+TURNS = 32  # that are rated unless others are asked for
 QUICK_TURNS, QUICK_GAIN = 8, 0.25
 
 
@@ -63,8 +67,9 @@ def is_present(row: dict[str, Any]) -> bool:
 
 
 def is_done(row: dict[str, Any], args: argparse.Namespace) -> bool:
-    """Whether it has as many turns, and as many held-out questions, as are asked for."""
-    return row["turns"] >= args.turns and len(row["evals"]["0"]["passed"]) >= args.held_out
+    """Whether it has as many turns, if any are asked for, and as many held-out questions."""
+    has_turns = row["turns"] >= (args.turns or 0)
+    return has_turns and len(row["evals"]["0"]["passed"]) >= args.held_out
 
 
 def quick(cells: Sequence[dict[str, Any]], seconds: float) -> int:
@@ -86,13 +91,7 @@ def main() -> int:
         args.out = Path(tempfile.mkdtemp()) / "cells.jsonl"
     found = done_cells(args.out)
     names = {(c["recipe"], c["person"], c["seed"]) for c in found if is_done(c, args)}
-    wanted = [
-        (recipe, person, seed)
-        for seed in args.seeds
-        for person in args.people
-        for recipe in args.recipes
-        if (recipe, person, seed) not in names
-    ]
+    wanted = [key for key in asked_for(args, found) if key not in names]
     number, of = (int(part) for part in args.shard.split("/"))
     if wanted:
         run_cells(wanted[number::of], args)
@@ -101,6 +100,18 @@ def main() -> int:
         return quick(cells, time.monotonic() - started)
     write_report(cells, args.report)
     return 0
+
+
+def asked_for(args: argparse.Namespace, found: Cells) -> list[Key]:
+    """Those of the stage, or all of what was named."""
+    if not (args.recipes or args.people or args.seeds):
+        return first_stage() if args.stage == 1 else second_stage(longest(found))
+    return [
+        (recipe, person, seed)
+        for seed in args.seeds or [0]
+        for person in args.people or FIRST_PEOPLE
+        for recipe in args.recipes or RECIPES
+    ]
 
 
 def run_cells(wanted: Sequence[tuple[str, str, int]], args: argparse.Namespace) -> None:
@@ -112,11 +123,12 @@ def run_cells(wanted: Sequence[tuple[str, str, int]], args: argparse.Namespace) 
             stack.start("--parts", "vllm")
             url, key = stack.config.vllm, stack.config.secret("vllm_key", stack.config.vllm_key)
         base = load_base(stack.config.model_folder, threads=args.threads)
-        lab = Lab(build_engine(EngineConfig(url=url, key=key)), base, folder)
+        patient = EngineConfig(url=url, key=key, silence_seconds=900)  # it may serve others, too
+        lab = Lab(build_engine(patient), base, folder)
         for recipe, person, seed in wanted:
             chosen = QUICK if args.quick else RECIPES[recipe]
             one = Cell(lab, chosen, PEOPLE[person], seed, args.held_out, args.asked_at)
-            cell = one.run(args.turns, with_gate=not args.quick)
+            cell = one.run(args.turns or TURNS, with_gate=not args.quick)
             args.out.parent.mkdir(parents=True, exist_ok=True)
             with args.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(cell, ensure_ascii=False) + "\n")
@@ -130,10 +142,13 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=RECIPES)
-    parser.add_argument("--people", nargs="+", default=list(FIRST_STAGE), choices=PEOPLE)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--turns", type=int, default=64, help="rated turns")
+    parser.add_argument(
+        "--stage", type=int, default=1, choices=(1, 2), help="without the next three"
+    )
+    parser.add_argument("--recipes", nargs="+", choices=RECIPES)
+    parser.add_argument("--people", nargs="+", choices=PEOPLE)
+    parser.add_argument("--seeds", nargs="+", type=int)
+    parser.add_argument("--turns", type=int, help=f"rated turns, else {TURNS}")
     parser.add_argument(
         "--held-out", type=int, default=HELD_OUT, choices=range(2, 97), metavar="N",
         help=f"questions that are never rated, up to 96; default {HELD_OUT}",

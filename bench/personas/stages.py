@@ -1,0 +1,99 @@
+"""Which cells the bench is made of: the full product of recipes, people and seeds would take days.
+
+First every method, rival and upstream recipe on three people with one seed; then the three methods
+that did best there, the best upstream recipe and prompt memory on all people with three seeds.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from bench.personas.people import PEOPLE
+from bench.personas.recipes import RECIPES, VARIATIONS
+from bench.personas.rows import DEFAULT, SHARE, Cells, grid, middle, of, turns_to_three, values
+
+Key = tuple[str, str, int]  # recipe, person, seed
+FIRST_PEOPLE = ("short", "greets", "recipes")
+SEEDS = (0, 1, 2)
+JUDGED_AT = 16  # rated turns after which the methods are compared
+BEST = 3  # of them go on
+BESIDE = ("hinted", "memory")  # what the best are shown beside
+UPSTREAM = "openclaw-"
+
+
+def first_stage() -> list[Key]:
+    recipes = [name for name in RECIPES if name not in VARIATIONS]
+    return [(recipe, person, 0) for person in FIRST_PEOPLE for recipe in recipes]
+
+
+def second_stage(cells: Cells) -> list[Key]:
+    """As the first stage's rows have it so far."""
+    recipes = [*best_methods(cells), *best_upstream(cells), *BESIDE]
+    return [(recipe, person, seed) for seed in SEEDS for person in PEOPLE for recipe in recipes]
+
+
+def best_methods(cells: Cells) -> list[str]:
+    """The default and the best others, by the mean satisfied of those that ran on all three people.
+
+    Where the person writes the answer that they want, they say more than ours do: not compared.
+    """
+    candidates = {
+        name: mean
+        for name, recipe in RECIPES.items()
+        if recipe.learns == "train" and not recipe.corrects
+        if name not in VARIATIONS and not name.startswith(UPSTREAM)
+        if (mean := mean_satisfied(cells, name)) is not None
+    }
+    others = sorted(candidates.keys() - {DEFAULT}, key=lambda name: (-candidates[name], name))
+    return [DEFAULT, *others[: BEST - 1]]
+
+
+def best_upstream(cells: Cells) -> list[str]:
+    """The one with the most satisfied, of equals the one with the fewest turns until three in a row
+    on the three people; none before one of them ran."""
+    means = {
+        name: mean
+        for name in RECIPES
+        if name.startswith(UPSTREAM) and (mean := mean_satisfied(cells, name)) is not None
+    }
+
+    def place(name: str) -> tuple[float, float, str]:
+        group = [cell for cell in of(cells, recipe=name) if cell["person"] in FIRST_PEOPLE]
+        return -means[name], turns_to_three(group), name
+
+    return sorted(means, key=place)[:1]
+
+
+def mean_satisfied(cells: Cells, recipe: str) -> float | None:
+    """Over the three people, each the median of its seeds; None if it has not run on all."""
+    group = of(cells, recipe=recipe)
+    each = [middle(values(of(group, person=p), JUDGED_AT, SHARE)) for p in FIRST_PEOPLE]
+    known = [share for share in each if share is not None]
+    return statistics.fmean(known) if len(known) == len(each) else None
+
+
+def stages(cells: Cells) -> list[str]:
+    """How much of both has run: what has not is not known."""
+    have = {(cell["recipe"], cell["person"], cell["seed"]) for cell in cells}
+    rows = [
+        _line("first", first_stage(), have),
+        _line("second", second_stage(cells), have),
+    ]
+    said = [
+        "What has run. First stage: all recipes but variations of the default on"
+        f" {', '.join(FIRST_PEOPLE)}, one seed.",
+        f"Second: the best {BEST} methods there after {JUDGED_AT} rated turns, the best of"
+        " upstream's and prompt memory, on all people with three seeds:",
+    ]
+    return [*said, "", *grid(["stage", "recipes", "ran", "missing"], rows)]
+
+
+def _line(name: str, wanted: Sequence[Key], have: set[Key]) -> list[str]:
+    missing: dict[str, int] = {}
+    for key in wanted:
+        missing[key[0]] = missing.get(key[0], 0) + (key not in have)
+    ran = sum(key in have for key in wanted)
+    shown = ", ".join(f"`{recipe}` {count}" for recipe, count in missing.items() if count)
+    recipes = ", ".join(f"`{recipe}`" for recipe in missing) if name == "second" else "all"
+    return [name, recipes, f"{ran} of {len(wanted)}", shown or "none"]
