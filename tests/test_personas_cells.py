@@ -89,7 +89,7 @@ def test_prompt_memory_holds_from_the_next_reply_on(stage: Stage) -> None:
         "0": 0.5, "4": 1.0, "8": 1.0,
     }  # fmt: skip
     assert row["three"] == 4  # the first reply is not greeted, its hint is in the second's prompt
-    assert stage.asked == 8 + 2  # the turns; before any, and at 4, since when nothing has changed
+    assert stage.asked == 2 + 2  # the turns, as one hint came; before any, and at 4
 
 
 def test_a_batch_of_hinted_turns_waits_for_them(
@@ -406,6 +406,7 @@ def test_the_aims_stand_beside_what_the_default_reaches() -> None:
         opd("emoji", 0.10, 1.30, three=20),
         row_of("openclaw-opd", turns=32), row_of("openclaw-opd", person="plain", turns=32, three=9),
         row_of("openclaw-opd", person="emoji", turns=32),
+        opd("detailed", 0.86, 1.30, three=8), row_of("openclaw-opd", person="detailed", three=16),
     ]  # fmt: skip
     lines = aims(rows)
     assert "0.7 or more (plain, short)." in lines
@@ -417,7 +418,8 @@ def test_the_aims_stand_beside_what_the_default_reaches() -> None:
         "| no person's replies degenerate: the gate accepts the last versions | 1 of 2, not plain"
         " | **no** |",
         "| rated turns until three in a row: 0.5 of upstream's best or less | 1 of 3 people; not"
-        " plain inf; not known emoji below 0.62 | **no** |",
+        " plain inf; not known emoji below 0.62; not counted, as both had them before their first"
+        " version: detailed 0.50 | **no** |",
     ]
     assert aims([row_of("base")]) == []
     assert table(rows).index("The aims") < table(rows).index("| person |")

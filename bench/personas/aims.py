@@ -109,13 +109,15 @@ def _accepted(cells: Cells) -> list[str]:
 
 
 def _sooner(cells: Cells) -> list[str]:
-    """Over the people on whom both ran and on whom either ever had three in a row. Where upstream
-    never had, its turns are as many as it was given at least."""
-    met, missed, open_ones = [], [], []
+    """Over the people on whom both ran, on whom either ever had three in a row, and not both by the
+    base itself. Where upstream never had, its turns are as many as it was given at least."""
+    met, missed, open_ones, untaught = [], [], [], []
     for race in races(cells):
         if race.is_bound and math.isinf(race.ratio):
             continue
-        if race.ratio <= SOONER:
+        if race.is_untaught:
+            untaught.append(f"{race.person} {race.ratio:.2f}")
+        elif race.ratio <= SOONER:
             met.append(race.person)
         elif race.is_bound:
             open_ones.append(f"{race.person} below {race.ratio:.2f}")
@@ -125,7 +127,11 @@ def _sooner(cells: Cells) -> list[str]:
     if not count:
         return []
     words = f"rated turns until three in a row: {SOONER} of upstream's best or less"
-    others = [("not", missed), ("not known", open_ones)]
+    others = [
+        ("not", missed),
+        ("not known", open_ones),
+        ("not counted, as both had them before their first version:", untaught),
+    ]
     but = "".join(f"; {which} {', '.join(found)}" for which, found in others if found)
     return [words, f"{len(met)} of {count} people{but}", _met(len(met) == count)]
 

@@ -33,6 +33,7 @@ from training.trainer import train
 
 MAX_TOKENS, TEMPERATURE = 160, 0.7
 TRIES = 8  # at a corrected answer
+AHEAD = 8  # turns that are answered in one go
 AT_ONCE = 16  # replies asked for: of more, the last would wait longer than an engine may be silent
 EVALS = (0, 4, 8, 16, 32, 64)
 
@@ -109,6 +110,7 @@ class Cell:
         self.waiting: list[Sample] = []  # for the batch to be full
         self.seen: tuple[Any, dict[str, Any]] = (None, {})  # what answered, and how it did
         self.replies: Sequence[Rollout] = ()  # that it gave
+        self.ahead: dict[Any, Rollout] = {}  # by turn and what answers: to turns yet to come
         self.passes: list[bool] = []
         self.updates: list[dict[str, Any]] = []
         self.label = f"{recipe.name}-{person.name}-{seed}".replace(" ", "").replace(",", "-")
@@ -145,9 +147,8 @@ class Cell:
 
     def rate(self, done: int, count: int) -> list[Sample]:
         """The next turns, each with its verdict."""
-        questions = [self.questions[(done + i) % len(self.questions)] for i in range(count)]
-        prompts = [asked(question, self.shown()) for question in questions]
-        replies = self.lab.ask(prompts, self.policy, seed=self.seed * 10_000 + done)
+        questions = self.turns(done, count)
+        replies = self.replies_to(done, count)
         samples = []
         for number, (question, reply) in enumerate(zip(questions, replies, strict=True)):
             answer = answer_of(question, reply)
@@ -169,6 +170,22 @@ class Cell:
                 )
             )
         return samples
+
+    def turns(self, done: int, count: int) -> list[str]:
+        """What is asked in the next turns."""
+        return [self.questions[(done + i) % len(self.questions)] for i in range(count)]
+
+    def replies_to(self, done: int, count: int) -> list[Rollout]:
+        """Sampled replies in the next turns. Where each turn may change the next, more are sampled
+        at once in case it does not: the same replies, sooner."""
+        at = self.answering()
+        wanted = [(done + i, at) for i in range(count)]
+        if not all(key in self.ahead for key in wanted):
+            more = max(count, AHEAD) if self.recipe.batch == 1 else count
+            prompts = [asked(question, self.shown()) for question in self.turns(done, more)]
+            replies = self.lab.ask(prompts, self.policy, seed=self.seed * 10_000 + done)
+            self.ahead = {(done + i, at): reply for i, reply in enumerate(replies)}
+        return [self.ahead[key] for key in wanted]
 
     def shown(self) -> list[str]:
         """Hints that go into the prompt of the next replies."""
@@ -294,9 +311,9 @@ class Cell:
         self.seen = self.answering(), self.lab.first_evals[key]
         return self.lab.first_evals[key]
 
-    def answering(self) -> tuple[Policy, list[str]]:
+    def answering(self) -> tuple[Policy, tuple[str, ...]]:
         """What the next reply depends on."""
-        return self.policy, self.shown()
+        return self.policy, tuple(self.shown())
 
     def evaluate(self) -> dict[str, Any]:
         """How the held-out questions are answered now; asked anew only if something changed."""

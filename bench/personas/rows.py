@@ -96,6 +96,14 @@ class Race:
         return math.isinf(turns_to_three(self.theirs))
 
     @property
+    def is_untaught(self) -> bool:
+        """Whether both had three in a row before either had learned: the base itself won."""
+        return all(
+            turns_to_three(group) <= RECIPES[group[0]["recipe"]].batch
+            for group in (self.ours, self.theirs)
+        )
+
+    @property
     def ratio(self) -> float:
         """Of ours to theirs, in turns; infinite when ours never had."""
         turns = horizon(self.theirs) if self.is_bound else turns_to_three(self.theirs)
