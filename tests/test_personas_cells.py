@@ -400,7 +400,7 @@ def test_the_aims_stand_beside_what_the_default_reaches() -> None:
         gate[name] = 0.0
     rows = [
         hinted("short", 0.8), hinted("plain", 0.7), hinted("asks", 0.1),
-        opd("short", 0.96, 1.30, gate=gate, three=8),
+        opd("short", 0.96, 1.30, gate={**gate, "drift_limit": 0.1996}, three=8),
         opd("plain", 0.86, 1.36, gate={**gate, "drift": 0.21, "accepted": False}),
         opd("asks", 0.10, 1.30),  # whose hint the base does not follow: not in the means
         opd("emoji", 0.10, 1.30, three=20),

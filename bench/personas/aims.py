@@ -92,7 +92,8 @@ def _drift(cells: Cells) -> list[str]:
     gates = [cell["gate"] for cell in of(cells, recipe=DEFAULT) if cell["gate"]]
     if not gates:
         return []
-    within = sum(gate["drift"] <= gate["drift_limit"] for gate in gates)
+    # Rows hold the drift rounded to three digits, older ones the limit with all of its own.
+    within = sum(gate["drift"] <= round(gate["drift_limit"], 3) for gate in gates)
     words = "drift of the last versions at most the hinted base's own + 0.05"
     return [words, f"{within} of {len(gates)}", _met(within == len(gates))]
 

@@ -378,9 +378,10 @@ class Cell:
             )  # fmt: skip
         finally:
             detach(self.lab.base, model)
-        values = {m.measure: m.value and round(m.value, 3) for m in measures}
+        found = {m.measure: m.value and round(m.value, 3) for m in measures}
         limit = next(m.limit for m in measures if m.measure == "drift")
-        return {**values, "drift_limit": limit, "accepted": decide(measures).accepted}
+        found["drift_limit"] = limit and round(limit, 3)
+        return {**found, "accepted": decide(measures).accepted}
 
     @staticmethod
     def folder_of(policy: Policy) -> Path | None:
