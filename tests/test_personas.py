@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.personas.cell import Cell, Lab, three_in_a_row
+from bench.personas.cell import Cell, three_in_a_row
+from bench.personas.lab import Lab
 from bench.personas.people import PEOPLE, Answer
 from bench.personas.recipes import QUICK
 from bench.personas.run import quick

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from bench.personas.aims import aims
-from bench.personas.cell import Cell, Lab
+from bench.personas.cell import Cell
 from bench.personas.curves import write_png
+from bench.personas.lab import Lab
 from bench.personas.people import PEOPLE
 from bench.personas.questions import HERE, all_questions, questions_for
 from bench.personas.recipes import RECIPES, made_with

@@ -24,7 +24,8 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
-from bench.personas.cell import MAX_TOKENS, TEMPERATURE, asked, quiet
+from bench.personas.cell import quiet
+from bench.personas.lab import MAX_TOKENS, TEMPERATURE, asked
 from bench.personas.people import PEOPLE, Answer, Person
 from bench.personas.questions import is_recipe, questions_for
 from training.adapters import attach

@@ -13,17 +13,16 @@ from typing import Any
 
 from torch import Tensor
 
-from bench.personas.people import Answer, Person
-from bench.personas.questions import HELD_OUT, is_recipe, questions_for
+from bench.personas.lab import TEMPERATURE, Lab, answer_of, asked
+from bench.personas.people import Person
+from bench.personas.questions import HELD_OUT, questions_for
 from bench.personas.recipes import Recipe, made_with
 from bench.personas.rival import trl_update
 from bench.personas.sft import sft_update
-from rollouts.engines.base import Engine
 from rollouts.hints import hinted_messages
-from rollouts.types import BASE, Message, Policy, Rollout, Sample, SamplingParams
+from rollouts.types import BASE, Policy, Rollout, Sample
 from training.adapters import attach, detach, save_version
 from training.advantages import Baseline
-from training.base import Base
 from training.config import CANDIDATES, REPLAYED, TrainConfig
 from training.drift import step_back
 from training.forward import response_logprobs
@@ -31,60 +30,9 @@ from training.gate import decide, measure, neutral_prompts
 from training.optimizer import save_optimizer
 from training.trainer import train
 
-MAX_TOKENS, TEMPERATURE = 160, 0.7
 TRIES = 8  # at a corrected answer
 AHEAD = 8  # turns that are answered in one go
-AT_ONCE = 16  # replies asked for: of more, the last would wait longer than an engine may be silent
 EVALS = (0, 4, 8, 16, 32, 64)
-
-
-class Lab:
-    """A served model, the same model to train, and a folder for versions."""
-
-    def __init__(self, engine: Engine, base: Base, folder: Path) -> None:
-        self.engine, self.base, self.folder = engine, base, folder
-        self.first_evals: dict[tuple[str, int], dict[str, Any]] = {}  # by person and seed
-
-    def ask(
-        self, prompts: Sequence[Sequence[Message]], policy: Policy, *, seed: int
-    ) -> list[Rollout]:
-        """One sampled reply to each, AT_ONCE at a time."""
-
-        async def all_of_them() -> list[Rollout]:
-            places = asyncio.Semaphore(AT_ONCE)
-
-            async def one(number: int, prompt: Sequence[Message]) -> Rollout:
-                params = SamplingParams(
-                    temperature=TEMPERATURE, max_tokens=MAX_TOKENS, seed=seed + number
-                )
-                async with places:
-                    return await self.engine.generate(prompt, policy=policy, params=params)
-
-            return await asyncio.gather(*(one(i, prompt) for i, prompt in enumerate(prompts)))
-
-        return asyncio.run(all_of_them())
-
-    def serve(self, policy: Policy, instead_of: Policy) -> None:
-        asyncio.run(self.engine.load(policy))
-        if not instead_of.is_base:
-            asyncio.run(self.engine.unload(instead_of))
-
-
-def asked(question: str, hints: Sequence[str] = ()) -> list[Message]:
-    """The question, with the hints under their marker."""
-    return hinted_messages(
-        [Message(role="user", content=question)], hint="\n".join(hints), correction=None
-    )
-
-
-def answer_of(question: str, rollout: Rollout) -> Answer:
-    return Answer(
-        question=question,
-        text=rollout.text,
-        tokens=len(rollout.response_ids),
-        has_ended=rollout.finish_reason == "stop",
-        is_recipe=is_recipe(question),
-    )
 
 
 class Cell:

@@ -29,7 +29,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.personas.cell import EVALS, Cell, Lab
+from bench.personas.cell import EVALS, Cell
+from bench.personas.lab import Lab
 from bench.personas.people import PEOPLE
 from bench.personas.questions import HELD_OUT, HERE
 from bench.personas.recipes import QUICK, RECIPES, made_with

@@ -15,7 +15,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from bench.personas.cell import Lab, answer_of, asked
+from bench.personas.lab import Lab, answer_of, asked
 from bench.personas.people import PEOPLE, Person
 from bench.personas.questions import questions_for
 from rollouts.config import EngineConfig
