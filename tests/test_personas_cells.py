@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from itertools import pairwise
 from math import log
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bench.personas.aims import aims
 from bench.personas.cell import Cell
-from bench.personas.curves import write_png
 from bench.personas.lab import Lab
 from bench.personas.people import PEOPLE
-from bench.personas.questions import HERE, all_questions, questions_for
-from bench.personas.recipes import RECIPES, made_with
-from bench.personas.report import sooner, table, three
-from bench.personas.rows import base_share, longest
-from bench.personas.run import asked_for, done_cells, is_done
+from bench.personas.questions import all_questions, questions_for
+from bench.personas.recipes import RECIPES
 from bench.personas.sft import sft_update
-from bench.personas.stages import (
-    FIRST_PEOPLE,
-    best_methods,
-    best_upstream,
-    first_stage,
-    second_stage,
-    stages,
-)
-from bench.personas.thumbs import chance, gains
 from rollouts.types import BASE, Message, Policy, Rollout, Sample, SamplingParams
 from training.base import Base, load_base
 from training.config import TrainConfig
@@ -153,196 +137,6 @@ def test_a_row_says_what_it_was_made_with(stage: Stage) -> None:
     assert json.loads(json.dumps(row)) == row
 
 
-def row_of(recipe: str = "opd", **more: Any) -> dict[str, Any]:
-    found = {"satisfied": 0.5, "nll": 1.0, "passed": [1, 0]}
-    row = {"recipe": recipe, "person": "short", "seed": 0, "turns": 16, "evals": {"0": found}}
-    return {**row, "three": None, "updates": [], "gate": None, **more}
-
-
-def written(path: Path, *rows: dict[str, Any]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
-def test_a_cell_that_ran_again_with_more_turns_counts_once(tmp_path: Path) -> None:
-    rows = [row_of(), row_of(turns=64), row_of(three=9), row_of(seed=1), row_of(seed=1, three=5)]
-    found = longest(done_cells(written(tmp_path / "cells.jsonl", *rows)))
-    assert found == [row_of(turns=64), row_of(seed=1, three=5)]
-    assert "| short | opd | 2 |" in table(found)
-
-
-def test_a_row_of_another_recipe_than_todays_is_not_done(tmp_path: Path) -> None:
-    now = made_with(RECIPES["opd"])
-    path = tmp_path / "cells.jsonl"
-    for other in ({**now, "batch": 16}, {**now, "config": {**now["config"], "lr": 1e-3}}):
-        assert done_cells(written(path, row_of(made_with=other, turns=64))) == []
-    assert done_cells(written(path, row_of())) == [row_of()]  # it says nothing of its settings
-    older = {name: value for name, value in now["config"].items() if name != "demonstrations"}
-    new = row_of(made_with={**now, "config": older})  # that setting came later, as a choice
-    assert done_cells(written(path, new)) == [new]
-    shown = row_of("opd-shown", made_with={**now, "config": older})
-    assert done_cells(written(path, shown)) == []
-    args = Namespace(turns=16, held_out=2)
-    assert is_done(new, args)
-    assert not is_done(new, Namespace(turns=32, held_out=2))
-    assert not is_done(new, Namespace(turns=16, held_out=96))
-    assert is_done(new, Namespace(turns=None, held_out=2))  # as it was asked for then
-
-
-def test_the_published_rows_are_of_todays_recipes() -> None:
-    path = HERE / "results" / "cells.jsonl"
-    assert len(done_cells(path)) == len(path.read_text(encoding="utf-8").splitlines())
-
-
-def ran(recipe: str, *shares: float, **more: Any) -> list[dict[str, Any]]:
-    """Rows of the first stage's people, each with what it satisfied after 16 ratings."""
-    found = [{"0": {"satisfied": 0.0, "passed": [0, 0]}, "16": {"satisfied": s}} for s in shares]
-    pairs = zip(FIRST_PEOPLE, found, strict=False)
-    return [row_of(recipe, person=person, evals=evals, **more) for person, evals in pairs]
-
-
-def test_the_second_stage_takes_the_best_that_ran_on_all_three() -> None:
-    rows = [
-        *ran("opd", 0.2, 0.2, 0.2), *ran("kto", 0.9, 0.9), *ran("combine", 0.6, 0.6, 0.6),
-        *ran("binary", 0.1, 0.2, 0.3), *ran("opd-topk", 0.5, 0.5, 0.8),
-        *ran("opd-all-sets", 1.0, 1.0, 1.0), *ran("opd-corrected", 1.0, 1.0, 1.0),
-        *ran("openclaw-opd", 0.1, 0.1, 0.1), *ran("openclaw-hybrid", 0.1, 0.1, 0.1, three=20),
-    ]  # fmt: skip
-    assert best_methods(rows) == ["opd", "combine", "opd-topk"]  # the default, whatever it reaches
-    assert best_upstream(rows) == ["openclaw-hybrid"]
-    wanted = second_stage(rows)
-    assert len(wanted) == len(set(wanted)) == 6 * len(PEOPLE) * 3
-    assert {recipe for recipe, _, _ in wanted} == {
-        "opd", "combine", "opd-topk", "openclaw-hybrid", "hinted", "memory",
-    }  # fmt: skip
-    assert best_upstream(ran("openclaw-opd", 0.1, 0.1)) == []
-    first, second = stages(rows)[-2:]
-    assert "| 23 of 72 |" in first
-    assert "`kto` 1" in first
-    assert "`opd` 30, `combine` 30, `opd-topk` 30" in second
-
-
-def test_a_stage_is_asked_for_unless_cells_are_named() -> None:
-    names = {"recipes": None, "people": None, "seeds": None}
-    assert asked_for(Namespace(stage=1, **names), []) == first_stage()
-    assert not {"opd-fours", "opd-all-sets"} & {recipe for recipe, _, _ in first_stage()}
-    rows = ran("opd", 0.5, 0.5, 0.5)
-    assert asked_for(Namespace(stage=2, **names), rows) == second_stage(rows)
-    some = Namespace(stage=1, recipes=["opd"], people=None, seeds=[4])
-    assert asked_for(some, rows) == [("opd", person, 4) for person in FIRST_PEOPLE]
-
-
-def test_what_the_base_keeps_is_the_median_of_seeds_and_not_of_rows() -> None:
-    def began(seed: int, *passed: int, recipe: str = "opd") -> dict[str, Any]:
-        found = {"satisfied": sum(passed) / len(passed), "passed": list(passed)}
-        return row_of(recipe, seed=seed, evals={"0": found})
-
-    rows = [began(0, 1, 1), began(0, 1, 1, recipe="kto"), began(1, 0, 0), began(2, 0, 1)]
-    assert base_share(rows, "short") == 0.5
-    asked_more = began(0, 0, 0, 1, 0, recipe="binary")
-    assert base_share([asked_more, *rows[:2]], "short") == 0.25
-    assert base_share([began(0, 1, 1, recipe="hinted")], "short") is None
-
-
-def test_never_is_later_than_every_turn() -> None:
-    tried = {"updates": [{"seconds": 1.0}]}
-    rows = [row_of(seed=0, three=11, **tried), row_of(seed=1, **tried)]
-    assert three(rows) == "never in 16"  # the median of 11 and never
-    assert three([*rows, row_of(seed=2, three=5, turns=32, **tried)]) == "11, 1 never in 16"
-    assert three([row_of("memory")]) == "never in 16"  # it learns nothing, but its turns are rated
-    assert three([row_of("base")]) == "–"
-
-
-def test_ours_stands_beside_the_best_of_upstreams() -> None:
-    rows = [
-        row_of(three=11), row_of("openclaw-opd", turns=32), row_of("openclaw-hybrid", turns=32),
-        row_of(person="plain", three=4), row_of("openclaw-opd", person="plain", three=16),
-        row_of("openclaw-hybrid", person="plain", three=8),
-        row_of(person="asks"), row_of("openclaw-opd", person="asks", three=8),
-        row_of(person="emoji", three=3),
-    ]  # fmt: skip
-    lines = sooner(rows)
-    assert "| asks | never in 16 | 8 | openclaw-opd | – |" in lines
-    assert "| plain | 4 | 8 | openclaw-hybrid | 0.50 |" in lines
-    assert "| short | 11 | never in 32 | openclaw-hybrid | below 0.34 |" in lines
-    assert len(lines) == 2 + 2 + 3
-
-
-def test_the_table_says_when_its_rows_mix_precisions() -> None:
-    rows = [row_of(dtype="fp32"), row_of(seed=1, dtype="bf16"), row_of(seed=2)]
-    assert "1 in an unknown precision, 1 in bf16, 1 in fp32" in table(rows)
-    assert "mixed" not in table([row_of(dtype="fp32"), row_of(seed=1, dtype="fp32")])
-
-
-def thumbed(seed: int, before: list[int], after: list[int]) -> dict[str, Any]:
-    """A row of thumbs alone; which held-out questions passed at 0 and at 64."""
-    ends = {"0": before, "4": before, "64": after}
-    evals = {
-        n: {"satisfied": sum(passed) / len(passed), "nll": 1.0, "passed": passed}
-        for n, passed in ends.items()
-    }
-    return row_of("kto", seed=seed, turns=64, evals=evals, updates=[{"seconds": 1.0}])
-
-
-def test_a_gain_is_paired_by_question_over_seeds() -> None:
-    rows = [thumbed(0, [0, 0, 1], [1, 0, 0]), thumbed(1, [0, 1, 0], [1, 1, 0])]
-    assert gains(rows) == [1.0, 0.0, -0.5]
-
-
-def test_a_gain_is_paired_by_question_where_more_were_asked() -> None:
-    """Half of the questions to who wants lists for recipes are recipes, however many are asked."""
-    rows = [
-        {**thumbed(0, [0, 0], [1, 0]), "person": "recipes"},  # a question, a recipe
-        {**thumbed(1, [0, 0, 1, 1], [1, 1, 0, 1]), "person": "recipes"},  # two of each
-    ]
-    assert gains(rows) == [1.0, -0.5]
-
-
-def test_chance_is_the_share_of_resamples_without_a_gain() -> None:
-    assert chance([1.0] * 8) == pytest.approx(1 / 10_001)  # no resample can fail
-    assert chance([0.0] * 8) == 1.0
-    # of two questions, +1 and -1, a resample is (-, -), (-, +), (+, -) or (+, +): 3 of 4 gain none
-    assert chance([1.0, -1.0]) == pytest.approx(0.75, abs=0.02)
-    # one +1 among three: none of three draws hits it in (2/3)^3
-    assert chance([1.0, 0.0, 0.0]) == pytest.approx(8 / 27, abs=0.02)
-    rows = [thumbed(seed, [0] * 24, [1] * 12 + [0] * 12) for seed in range(3)]
-    assert "| short | kto | 3 | 64 | 24 | 0.00 | +0.500 | 0.0001 |" in table(rows)
-
-
-def test_the_table_shows_leaks_health_and_who_gains_from_a_hint() -> None:
-    found = {"satisfied": 0.5, "nll": 1.0, "passed": [1, 0], "recipes": 0.25, "rest": 0.75}
-    better = {**found, "satisfied": 0.9, "recipes": 1.0, "rest": 0.8}
-    gate = {
-        "repetition": 0.02, "empty": 0.0, "cut_off": 0.5, "length": 30.0, "drift": 0.1,
-        "drift_limit": 0.2, "accepted": True,
-    }  # fmt: skip
-    asked = {"0": {**found, "about": [60.0, 50.0]}, "16": {**better, "about": [0.0, 40.0]}}
-    rows = [
-        row_of("hinted", evals={"0": better}),
-        row_of("opd", evals=asked, gate=gate),
-        row_of("hinted", person="plain", evals={"0": {**better, "satisfied": 0.75}}),
-        row_of("opd", person="plain", evals={"0": found}),
-    ]
-    text = table(rows)
-    assert "keeps in 0.7 or more\n(plain, short;" in text
-    assert "by 0.3 or more\n(short;" in text
-    assert (
-        "| opd | 0.020 (0.020) | 0.000 (0.000) | 0.500 (0.500) | 30 (30) | 55 → 20 (20) | 1 of 1 |"
-        in text
-    )
-    one = table(rows[:2])
-    assert "| opd | 1 | 16 | 0.25 | 1.00 | 0.75 | 0.80 |" in one
-
-
-def test_without_a_browser_the_curves_are_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    write_png(None, tmp_path / "curves.png")
-    assert "there is no Chromium" in capsys.readouterr().out
-    assert not (tmp_path / "curves.png").exists()
-
-
 def test_no_question_is_both_rated_and_held_out() -> None:
     data = all_questions()
     rated, kept = data["train"] + data["recipes"], data["held_out"] + data["recipes_held_out"]
@@ -383,59 +177,3 @@ def test_plain_sft_goes_on_where_a_clipped_surrogate_would_stop(base: Base, tmp_
     assert all(after < before for before, after in pairwise(losses))
     beyond = next(n for n, loss in enumerate(losses) if first - loss > log(1.28))
     assert beyond < len(losses) - 3
-
-
-def test_the_aims_stand_beside_what_the_default_reaches() -> None:
-    def opd(person: str, share: float, nll: float, **more: Any) -> dict[str, Any]:
-        found = {"satisfied": share, "nll": nll, "passed": [1, 0]}
-        then = dict.fromkeys(("16", "32"), found)
-        evals = {"0": {**found, "satisfied": 0.2, "nll": 1.0}, **then}
-        return row_of("opd", person=person, turns=32, evals=evals, **more)
-
-    def hinted(person: str, share: float) -> dict[str, Any]:
-        found = {"satisfied": share, "nll": 1.2, "passed": [1, 0]}
-        return row_of("hinted", person=person, evals={"0": found})
-
-    gate = {"drift": 0.2, "drift_limit": 0.2, "accepted": True}
-    for name in ("repetition", "empty", "cut_off", "length"):
-        gate[name] = 0.0
-    rows = [
-        hinted("short", 0.8), hinted("plain", 0.7), hinted("asks", 0.1),
-        opd("short", 0.96, 1.30, gate={**gate, "drift_limit": 0.1996}, three=8),
-        opd("plain", 0.86, 1.36, gate={**gate, "drift": 0.21, "accepted": False}),
-        opd("asks", 0.10, 1.30),  # whose hint the base does not follow: not in the means
-        opd("emoji", 0.10, 1.30, three=20),
-        row_of("openclaw-opd", turns=32), row_of("openclaw-opd", person="plain", turns=32, three=9),
-        row_of("openclaw-opd", person="emoji", turns=32),
-        opd("detailed", 0.86, 1.30, three=8), row_of("openclaw-opd", person="detailed", three=16),
-    ]  # fmt: skip
-    lines = aims(rows)
-    assert "0.7 or more (plain, short)." in lines
-    assert lines[6:] == [
-        "| satisfied after 16 rated turns: 0.90 | 0.910 (plain 0.86, short 0.96) | yes |",
-        "| satisfied after 32 rated turns: 0.95 | 0.910 (plain 0.86, short 0.96) | **no** |",
-        "| nll after 32 at most the hinted base's + 0.15 | plain +0.16, short +0.10 | **no** |",
-        "| drift of the last versions at most the hinted base's own + 0.05 | 1 of 2 | **no** |",
-        "| no person's replies degenerate: the gate accepts the last versions | 1 of 2, not plain"
-        " | **no** |",
-        "| rated turns until three in a row: 0.5 of upstream's best or less | 1 of 3 people; not"
-        " plain inf; not known emoji below 0.62; not counted, as both had them before their first"
-        " version: detailed 0.50 | **no** |",
-    ]
-    assert aims([row_of("base")]) == []
-    assert table(rows).index("The aims") < table(rows).index("| person |")
-
-
-def test_an_aim_of_thumbs_alone_asks_for_a_base_between() -> None:
-    sure = [thumbed(seed, [1, 1, 0, 0], [1, 1, 1, 1]) for seed in range(3)]
-    (line,) = [line for line in aims(sure) if "thumbs alone" in line]
-    assert line.startswith(
-        "| thumbs alone above the base, p < 0.05: short (base 0.50) | `kto` +0.5"
-    )
-    assert line.endswith(
-        "4 questions, 3 seeds | **no** |"
-    )  # of two gains in four 1 draw in 16 has none
-    other = row_of(person="plain")  # whom the base satisfies in a half, and nobody has asked
-    assert "plain (base 0.50) | not run | **no** |" in "\n".join(aims([*sure, other]))
-    never = [thumbed(seed, [0] * 24, [1] * 24) for seed in range(3)]
-    assert not any("thumbs alone" in line for line in aims(never))  # nothing to tell thumbs apart
