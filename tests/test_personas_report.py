@@ -27,6 +27,8 @@ from bench.personas.stages import (
 )
 from bench.personas.thumbs import chance, gains
 
+ENDS = {"satisfied": 0.75}
+
 
 def row_of(recipe: str = "opd", **more: Any) -> dict[str, Any]:
     found = {"satisfied": 0.5, "nll": 1.0, "passed": [1, 0]}
@@ -71,7 +73,10 @@ def test_the_published_rows_are_of_todays_recipes() -> None:
 
 def ran(recipe: str, *shares: float, **more: Any) -> list[dict[str, Any]]:
     """Rows of the first stage's people, each with what it satisfied after 16 ratings."""
-    found = [{"0": {"satisfied": 0.0, "passed": [0, 0]}, "16": {"satisfied": s}} for s in shares]
+    at_first = {"satisfied": 0.0, "passed": [0, 0]}
+    found = [
+        {"0": at_first, "16": {"satisfied": share}, "32": {"satisfied": share}} for share in shares
+    ]
     pairs = zip(FIRST_PEOPLE, found, strict=False)
     return [row_of(recipe, person=person, evals=evals, **more) for person, evals in pairs]
 
@@ -141,6 +146,9 @@ def test_ours_stands_beside_the_best_of_upstreams() -> None:
     assert "| plain | 4 | 8 | openclaw-hybrid | 0.50 |" in lines
     assert "| short | 11 | never in 32 | openclaw-hybrid | below 0.34 |" in lines
     assert len(lines) == 2 + 2 + 3
+    nearer = row_of("openclaw-opd", turns=64, evals={"0": {"satisfied": 0.5}, "64": ENDS})
+    rows = [row_of(three=11), row_of("openclaw-hybrid", turns=32), nearer]
+    assert "| short | 11 | never in 64 | openclaw-opd | below 0.17 |" in sooner(rows)
 
 
 def test_the_table_says_when_its_rows_mix_precisions() -> None:

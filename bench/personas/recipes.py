@@ -140,6 +140,7 @@ RECIPES = {
             for name, method in UPSTREAM_METHODS.items()
         ),
         recipe("opd-fours", batch=4),  # a version after every fourth rating
+        recipe("opd-longer", max_steps=13),  # twice the sets of re-answers
         recipe("opd-asked", question_boost=0.5),  # held to the question at first
         recipe("opd-asked-throughout", question_boost=0.5, question_tokens=1024),
         recipe("opd-one-boost", **ONE_BOOST),

@@ -88,7 +88,9 @@ class Race:
     person: str
     ours: Cells
     theirs: Cells
-    recipe: str  # upstream's with the fewest turns
+    recipe: (
+        str  # upstream's with the fewest turns; of equals the one that satisfies most in the end
+    )
 
     @property
     def is_bound(self) -> bool:
@@ -118,9 +120,15 @@ def races(cells: Cells) -> list[Race]:
         ours = of(group, recipe=DEFAULT)
         names = sorted({c["recipe"] for c in group if c["recipe"].startswith("openclaw-")})
         if ours and names:
-            best = min(names, key=lambda name: turns_to_three(of(group, recipe=name)))
-            found.append(Race(person, ours, of(group, recipe=best), best))
+            theirs = {name: of(group, recipe=name) for name in names}
+            best = min(names, key=lambda name: (turns_to_three(theirs[name]), -end(theirs[name])))
+            found.append(Race(person, ours, theirs[best], best))
     return found
+
+
+def end(group: Cells) -> float:
+    """What is satisfied after the last rated turn, the median over seeds."""
+    return statistics.median(cell["evals"][last(cell)][SHARE] for cell in group)
 
 
 def turns_to_three(group: Cells) -> float:

@@ -17,6 +17,7 @@ Key = tuple[str, str, int]  # recipe, person, seed
 FIRST_PEOPLE = ("short", "greets", "recipes")
 SEEDS = (0, 1, 2)
 JUDGED_AT = 16  # rated turns after which the methods are compared
+UPSTREAM_AT = 32  # and upstream's recipes: one batch of theirs is 16
 BEST = 3  # of them go on
 BESIDE = ("hinted", "memory")  # what the best are shown beside
 UPSTREAM = "openclaw-"
@@ -43,7 +44,7 @@ def best_methods(cells: Cells) -> list[str]:
         for name, recipe in RECIPES.items()
         if recipe.learns == "train" and not recipe.corrects
         if name not in VARIATIONS and not name.startswith(UPSTREAM)
-        if (mean := mean_satisfied(cells, name)) is not None
+        if (mean := mean_satisfied(cells, name, JUDGED_AT)) is not None
     }
     others = sorted(candidates.keys() - {DEFAULT}, key=lambda name: (-candidates[name], name))
     return [DEFAULT, *others[: BEST - 1]]
@@ -55,7 +56,8 @@ def best_upstream(cells: Cells) -> list[str]:
     means = {
         name: mean
         for name in RECIPES
-        if name.startswith(UPSTREAM) and (mean := mean_satisfied(cells, name)) is not None
+        if name.startswith(UPSTREAM)
+        if (mean := mean_satisfied(cells, name, UPSTREAM_AT)) is not None
     }
 
     def place(name: str) -> tuple[float, float, str]:
@@ -65,10 +67,10 @@ def best_upstream(cells: Cells) -> list[str]:
     return sorted(means, key=place)[:1]
 
 
-def mean_satisfied(cells: Cells, recipe: str) -> float | None:
+def mean_satisfied(cells: Cells, recipe: str, turns: int) -> float | None:
     """Over the three people, each the median of its seeds; None if it has not run on all."""
     group = of(cells, recipe=recipe)
-    each = [middle(values(of(group, person=p), JUDGED_AT, SHARE)) for p in FIRST_PEOPLE]
+    each = [middle(values(of(group, person=p), turns, SHARE)) for p in FIRST_PEOPLE]
     known = [share for share in each if share is not None]
     return statistics.fmean(known) if len(known) == len(each) else None
 
@@ -84,7 +86,7 @@ def stages(cells: Cells) -> list[str]:
         "What has run. First stage: all recipes but variations of the default on"
         f" {', '.join(FIRST_PEOPLE)}, one seed.",
         f"Second: the best {BEST} methods there after {JUDGED_AT} rated turns, the best of"
-        " upstream's and prompt memory, on all people with three seeds:",
+        f" upstream's after {UPSTREAM_AT}, and prompt memory, on all people with three seeds:",
     ]
     return [*said, "", *grid(["stage", "recipes", "ran", "missing"], rows)]
 
