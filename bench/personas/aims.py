@@ -139,7 +139,7 @@ def _sooner(cells: Cells) -> list[str]:
 
 def _thumbs(cells: Cells) -> list[list[str]]:
     """Each person's best recipe of ours that learns from thumbs alone, with all seeds that ran."""
-    rows = []
+    rows, are_asked_for = [], bool(of_thumbs_alone(cells))  # of anybody
     for person in people_of(cells):
         base = base_share(cells, person)
         if base is None or not BETWEEN[0] <= base <= BETWEEN[1]:
@@ -147,7 +147,7 @@ def _thumbs(cells: Cells) -> list[list[str]]:
         groups = of_thumbs_alone(of(cells, person=person))
         groups = {name: group for name, group in groups.items() if not name.startswith("TRL")}
         if not groups:
-            if of_thumbs_alone(cells):  # on others
+            if are_asked_for:
                 rows.append([_of_thumbs(person, base), "not run", _met(False)])
             continue
         name, differences = max(

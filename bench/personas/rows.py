@@ -15,6 +15,7 @@ Cells = Sequence[dict[str, Any]]
 SHARE = "satisfied"
 DEFAULT = TrainConfig().method  # what the product does unless told otherwise
 REACHABLE = 0.7  # what the hinted base satisfies of a wish that its student can be asked for
+UPSTREAMS = "openclaw-"  # what the names of its recipes begin with
 GAIN = 0.3  # by how much more than the base, where a hint says something
 
 
@@ -118,7 +119,7 @@ def races(cells: Cells) -> list[Race]:
     for person in people_of(cells):
         group = of(cells, person=person)
         ours = of(group, recipe=DEFAULT)
-        names = sorted({c["recipe"] for c in group if c["recipe"].startswith("openclaw-")})
+        names = sorted({c["recipe"] for c in group if c["recipe"].startswith(UPSTREAMS)})
         if ours and names:
             theirs = {name: of(group, recipe=name) for name in names}
             best = min(names, key=lambda name: (turns_to_three(theirs[name]), -end(theirs[name])))

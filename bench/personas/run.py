@@ -115,7 +115,7 @@ def asked_for(args: argparse.Namespace, found: Cells) -> list[Key]:
     ]
 
 
-def run_cells(wanted: Sequence[tuple[str, str, int]], args: argparse.Namespace) -> None:
+def run_cells(wanted: Sequence[Key], args: argparse.Namespace) -> None:
     stack = new_stack()
     folder = Path(tempfile.mkdtemp(prefix="personas-"))
     try:

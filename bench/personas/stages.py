@@ -7,11 +7,22 @@ that did best there, the best upstream recipe and prompt memory on all people wi
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 
 from bench.personas.people import PEOPLE
 from bench.personas.recipes import RECIPES, VARIATIONS
-from bench.personas.rows import DEFAULT, SHARE, Cells, grid, middle, of, turns_to_three, values
+from bench.personas.rows import (
+    DEFAULT,
+    SHARE,
+    UPSTREAMS,
+    Cells,
+    grid,
+    middle,
+    of,
+    turns_to_three,
+    values,
+)
 
 Key = tuple[str, str, int]  # recipe, person, seed
 FIRST_PEOPLE = ("short", "greets", "recipes")
@@ -20,7 +31,6 @@ JUDGED_AT = 16  # rated turns after which the methods are compared
 UPSTREAM_AT = 32  # and upstream's recipes: one batch of theirs is 16
 BEST = 3  # of them go on
 BESIDE = ("hinted", "memory")  # what the best are shown beside
-UPSTREAM = "openclaw-"
 
 
 def first_stage() -> list[Key]:
@@ -43,7 +53,7 @@ def best_methods(cells: Cells) -> list[str]:
         name: mean
         for name, recipe in RECIPES.items()
         if recipe.learns == "train" and not recipe.corrects
-        if name not in VARIATIONS and not name.startswith(UPSTREAM)
+        if name not in VARIATIONS and not name.startswith(UPSTREAMS)
         if (mean := mean_satisfied(cells, name, JUDGED_AT)) is not None
     }
     others = sorted(candidates.keys() - {DEFAULT}, key=lambda name: (-candidates[name], name))
@@ -56,7 +66,7 @@ def best_upstream(cells: Cells) -> list[str]:
     means = {
         name: mean
         for name in RECIPES
-        if name.startswith(UPSTREAM)
+        if name.startswith(UPSTREAMS)
         if (mean := mean_satisfied(cells, name, UPSTREAM_AT)) is not None
     }
 
@@ -78,10 +88,9 @@ def mean_satisfied(cells: Cells, recipe: str, turns: int) -> float | None:
 def stages(cells: Cells) -> list[str]:
     """How much of both has run: what has not is not known."""
     have = {(cell["recipe"], cell["person"], cell["seed"]) for cell in cells}
-    rows = [
-        _line("first", first_stage(), have),
-        _line("second", second_stage(cells), have),
-    ]
+    second = second_stage(cells)
+    best = ", ".join(f"`{recipe}`" for recipe in recipes_of(second))
+    rows = [_line("first", "all", first_stage(), have), _line("second", best, second, have)]
     said = [
         "What has run. First stage: all recipes but variations of the default on"
         f" {', '.join(FIRST_PEOPLE)}, one seed.",
@@ -91,11 +100,14 @@ def stages(cells: Cells) -> list[str]:
     return [*said, "", *grid(["stage", "recipes", "ran", "missing"], rows)]
 
 
-def _line(name: str, wanted: Sequence[Key], have: set[Key]) -> list[str]:
-    missing: dict[str, int] = {}
-    for key in wanted:
-        missing[key[0]] = missing.get(key[0], 0) + (key not in have)
-    ran = sum(key in have for key in wanted)
-    shown = ", ".join(f"`{recipe}` {count}" for recipe, count in missing.items() if count)
-    recipes = ", ".join(f"`{recipe}`" for recipe in missing) if name == "second" else "all"
-    return [name, recipes, f"{ran} of {len(wanted)}", shown or "none"]
+def recipes_of(wanted: Sequence[Key]) -> list[str]:
+    return list(dict.fromkeys(recipe for recipe, _, _ in wanted))
+
+
+def _line(stage: str, recipes: str, wanted: Sequence[Key], have: set[Key]) -> list[str]:
+    missing = Counter(
+        recipe for recipe, person, seed in wanted if (recipe, person, seed) not in have
+    )
+    shown = ", ".join(f"`{name}` {missing[name]}" for name in recipes_of(wanted) if missing[name])
+    ran = f"{len(wanted) - missing.total()} of {len(wanted)}"
+    return [stage, recipes, ran, shown or "none"]
