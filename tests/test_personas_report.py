@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.personas.aims import aims
-from bench.personas.curves import write_png
+from bench.personas.curves import curves, write_png
 from bench.personas.people import PEOPLE
 from bench.personas.questions import HERE
 from bench.personas.recipes import RECIPES, made_with
@@ -215,6 +215,33 @@ def test_the_table_shows_leaks_health_and_who_gains_from_a_hint() -> None:
     )
     one = table(rows[:2])
     assert "| opd | 1 | 16 | 0.25 | 1.00 | 0.75 | 0.80 |" in one
+
+
+def test_variations_of_the_default_have_a_table_of_their_own() -> None:
+    evals = {"0": {"satisfied": 0.9, "nll": 1.0, "passed": [1, 0]}}
+    text = table([row_of(name, evals=evals) for name in ("opd", "hinted", "opd-fours")])
+    compared, varied = text.split("Variations of `opd`")
+    assert "| short | opd | 1 |" in compared
+    assert "| opd | 1 of 1 |" in compared
+    assert "| short | opd-fours | 1 |" in varied
+    assert "| opd-fours | 1 of 1 |" not in text
+
+
+def test_a_curve_is_the_median_over_seeds_with_its_range() -> None:
+    rows = [
+        row_of(seed=seed, evals={"0": {"satisfied": 0.0}, "8": {"satisfied": share}})
+        for seed, share in enumerate((0.5, 0.9, 0.6))
+    ]
+    rows += [row_of("hinted", evals={"0": {"satisfied": 0.7}})]
+    rows += [row_of("opd-fours", evals={"0": {"satisfied": 0.1}, "8": {"satisfied": 0.2}})]
+    learned, level, other = curves(rows, ["opd", "hinted"]).data
+    assert list(learned.x) == ["0", "8"]
+    assert list(learned.y) == [0.0, 0.6]
+    assert list(learned.error_y.array) == pytest.approx([0.0, 0.3])
+    assert list(learned.error_y.arrayminus) == pytest.approx([0.0, 0.1])
+    assert (list(level.x), list(level.y)) == (["0", "8"], [0.7, 0.7])
+    assert learned.visible is True
+    assert other.visible == "legendonly"  # a click shows it
 
 
 def test_without_a_browser_the_curves_are_left_out(

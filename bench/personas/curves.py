@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,55 +12,87 @@ import plotly.graph_objects as go
 from playwright.sync_api import sync_playwright
 from plotly.subplots import make_subplots
 
-from bench.personas.rows import SHARE, Cells, middle, of, people_of, values
+from bench.personas.rows import SHARE, Cells, of, people_of, values
 from tests.prepare import chromium
 
-COLUMNS = 3
+COLUMNS = 4
 COLOURS = (
-    "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f",
-    "#bcbd22", "#17becf", "#003f5c", "#ffa600", "#58508d", "#bc5090", "#ff6361", "#00a878",
+    "#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#e377c2", "#bcbd22", "#17becf",
+    "#003f5c", "#ffa600", "#58508d", "#bc5090", "#ff6361", "#00a878",
 )  # fmt: skip
 DASHES = ("solid", "dot", "dash")  # where there are more recipes than colours
+LEVEL = {"color": "#8a8a8a", "dash": "dash"}  # what does not learn
+PANEL, MARGIN = 230, 120  # pixels
 
 
-def curves(cells: Cells) -> Any:
-    """Satisfied against rated turns, one panel per person, one line per recipe."""
-    people = people_of(cells)
-    recipes = sorted({cell["recipe"] for cell in cells})
+def curves(cells: Cells, shown: Sequence[str]) -> Any:
+    """Satisfied against rated turns, one panel per person, one line per recipe: the median over
+    seeds, and bars from the least to the most. Recipes that are not `shown` appear when their name
+    is clicked."""
+    people, turns = people_of(cells), sorted({int(n) for c in cells for n in c["evals"]})
+    recipes = [*shown, *sorted({cell["recipe"] for cell in cells} - set(shown))]
     rows = -(-len(people) // COLUMNS)
-    figure = make_subplots(rows=rows, cols=COLUMNS, subplot_titles=people, shared_yaxes=True)
+    figure = make_subplots(
+        rows=rows, cols=COLUMNS, subplot_titles=people, shared_yaxes=True,
+        vertical_spacing=0.3 / rows, horizontal_spacing=0.02,
+    )  # fmt: skip
     named: set[str] = set()
     for index, person in enumerate(people):
         place = {"row": index // COLUMNS + 1, "col": index % COLUMNS + 1}
         for number, recipe in enumerate(recipes):
             group = of(cells, person=person, recipe=recipe)
-            points = sorted({int(n) for cell in group for n in cell["evals"]})
-            heights = [middle(values(group, n, SHARE)) for n in points]
-            if len(points) == 1:  # it does not learn: a level
-                points, heights = [0, max(int(n) for c in cells for n in c["evals"])], heights * 2
-            if not points:
+            if not group:
                 continue
-            figure.add_trace(
-                go.Scatter(
-                    x=points,
-                    y=heights,
-                    name=recipe,
-                    legendgroup=recipe,
-                    showlegend=recipe not in named,
-                    line={
-                        "color": COLOURS[number % len(COLOURS)],
-                        "dash": DASHES[number // len(COLOURS) % len(DASHES)],
-                    },
-                    mode="lines+markers",
-                ),
-                **place,
-            )
+            look = {
+                "name": recipe,
+                "legendgroup": recipe,
+                "legendrank": number,
+                "showlegend": recipe not in named,
+                "visible": True if recipe in shown else "legendonly",
+                "line": style(number),
+            }
+            figure.add_trace(line(group, turns, look), **place)
             named.add(recipe)
-    figure.update_yaxes(range=[-0.02, 1.02])
+    # As far apart as they are few: it is the first ratings that count.
+    figure.update_xaxes(type="category", categoryorder="array", categoryarray=list(map(str, turns)))
+    figure.update_yaxes(range=[-0.04, 1.04])
     figure.update_xaxes(title_text="rated turns", row=rows)
     figure.update_yaxes(title_text="satisfied", col=1)
-    figure.update_layout(height=320 * rows + 80, width=1200, template="plotly_white")
+    figure.update_layout(
+        height=PANEL * rows + MARGIN, width=1200, template="plotly_white",
+        legend={"orientation": "h", "y": 1.0 + 60 / (PANEL * rows), "yanchor": "bottom"},
+        margin={"l": 60, "r": 20, "t": MARGIN, "b": 50},
+    )  # fmt: skip
     return figure
+
+
+def line(group: Cells, turns: Sequence[int], look: dict[str, Any]) -> go.Scatter:
+    """One recipe on one person."""
+    shares = {n: sorted(found) for n in turns if (found := values(group, n, SHARE))}
+    if len(shares) == 1:  # it does not learn: a level
+        (level,) = shares.values()
+        shares = {turns[0]: level, turns[-1]: level}
+        look = {**look, "mode": "lines", "line": LEVEL}
+    middles = [statistics.median(each) for each in shares.values()]
+    return go.Scatter(
+        x=[str(n) for n in shares],
+        y=middles,
+        error_y={
+            "array": [each[-1] - m for each, m in zip(shares.values(), middles, strict=True)],
+            "arrayminus": [m - each[0] for each, m in zip(shares.values(), middles, strict=True)],
+            "thickness": 1,
+            "width": 2,
+            "visible": "mode" not in look,
+        },
+        **{"mode": "lines+markers", **look},
+    )
+
+
+def style(number: int) -> dict[str, str]:
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "dash": DASHES[number // len(COLOURS) % len(DASHES)],
+    }
 
 
 def write_png(figure: Any, path: Path) -> None:

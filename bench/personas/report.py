@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bench.personas.aims import aims
 from bench.personas.curves import curves, write_png
+from bench.personas.recipes import VARIATIONS
 from bench.personas.rows import (
     DEFAULT,
     GAIN,
@@ -29,7 +30,7 @@ from bench.personas.rows import (
     values,
     well_served,
 )
-from bench.personas.stages import stages
+from bench.personas.stages import recipes_of, second_stage, stages
 from bench.personas.thumbs import thumbs
 from training.config import TrainConfig
 
@@ -41,22 +42,18 @@ def write_report(rows: Cells, folder: Path) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(table(cells), encoding="utf-8")
-    figure = curves(cells)
+    shown = recipes_of(second_stage(cells))
+    figure = curves(cells, shown)
     figure.write_html(folder / "curves.html", include_plotlyjs="cdn", full_html=True)
-    write_png(figure, folder / "curves.png")
+    write_png(curves([c for c in cells if c["recipe"] in shown], shown), folder / "curves.png")
     print((folder / "table.md").read_text(encoding="utf-8"))
 
 
 def table(cells: Cells) -> str:
     """Per recipe and person the medians over seeds, then what they say together."""
     turns = sorted({int(n) for cell in cells for n in cell["evals"]})
-    columns = [f"{n} turns" for n in turns]
-    rows = []
-    for person, recipe in sorted({(c["person"], c["recipe"]) for c in cells}):
-        group = of(cells, person=person, recipe=recipe)
-        row = [person, recipe, str(len(group)), *(at(group, n) for n in turns)]
-        rows.append([*row, three(group), drift(group), seconds(group)])
-    head = ["person", "recipe", "seeds", *columns, "three in a row", "drift (limit)"]
+    compared = [cell for cell in cells if cell["recipe"] not in VARIATIONS]
+    varied = [cell for cell in cells if cell["recipe"] in VARIATIONS]
     lines = [
         "# Personas",
         "",
@@ -67,10 +64,24 @@ def table(cells: Cells) -> str:
         f"end after {TrainConfig().train_seconds:.0f} s. `never in N`: not within N rated turns.",
         *arithmetic(cells),
     ]
-    each = grid([*head, "s per update"], rows)
-    together = [*means(cells, turns), sooner(cells), leaks(cells), thumbs(cells), health(cells)]
-    parts = [aims(cells), stages(cells), each, *together]
+    said = f"Variations of `{DEFAULT}`, each in a thing or two: what its parts do."
+    parts = [
+        aims(cells), stages(cells), by_person(compared, turns), *means(cells, turns), sooner(cells),
+        leaks(cells), thumbs(cells), health(cells),
+        [said, "", *by_person(varied, turns)] if varied else [],
+    ]  # fmt: skip
     return "\n".join([*lines, *(line for part in parts if part for line in ["", *part])]) + "\n"
+
+
+def by_person(cells: Cells, turns: Sequence[int]) -> list[str]:
+    """A line per person and recipe."""
+    rows = []
+    for person, recipe in sorted({(c["person"], c["recipe"]) for c in cells}):
+        group = of(cells, person=person, recipe=recipe)
+        row = [person, recipe, str(len(group)), *(at(group, n) for n in turns)]
+        rows.append([*row, three(group), drift(group), seconds(group)])
+    head = ["person", "recipe", "seeds", *(f"{n} turns" for n in turns), "three in a row"]
+    return grid([*head, "drift (limit)", "s per update"], rows)
 
 
 def arithmetic(cells: Cells) -> list[str]:
@@ -96,9 +107,11 @@ def mean_over(cells: Cells, turns: Sequence[int], people: Sequence[str], which: 
     if not people:
         return []
     rows = []
-    for recipe in sorted({cell["recipe"] for cell in cells}):
+    for recipe in sorted({cell["recipe"] for cell in cells} - set(VARIATIONS)):
         group = of(cells, recipe=recipe)
         ran = [person for person in people if of(group, person=person)]
+        if not ran:
+            continue
         row = [recipe, f"{len(ran)} of {len(people)}"]
         for n in turns:
             each = [middle(values(of(group, person=p), n, SHARE)) for p in ran]
