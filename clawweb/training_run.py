@@ -33,9 +33,8 @@ from training.adapters import SavedAdapter, attach, check_folder, detach, save_v
 from training.advantages import Baseline
 from training.base import Base, load_base
 from training.config import CHOOSABLE, TrainConfig
-from training.drift import step_back
 from training.errors import NoSignal, TrainingError
-from training.gate import decide, measure, neutral_prompts, warm, way_measure
+from training.gate import decide, measure, neutral_prompts, step_back, warm, way_measure
 from training.optimizer import save_optimizer
 from training.probe import write_probe
 from training.trainer import train
@@ -118,7 +117,7 @@ def _version(job: TrainingJob, keeper: Keeper) -> bool:
         clock.took("train")
         jobs.advance(job, state=JobState.GATING, phase=_GATE, timings=clock.seconds)
         hints = _hints(job)
-        way = step_back(base, model, neutral_prompts(), hints, settings, check)
+        way = step_back(base, model, parent, neutral_prompts(), hints, settings, check)
         clock.took("step_back")
         version = versions.next_version(job.user)
         path = versions.folder_for(job.user, version, job.attempt)

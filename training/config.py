@@ -109,7 +109,7 @@ class TrainConfig:
     gate_chance: float = 1.64  # standard errors that chance may add to that share; one-sided 5 %
     gate_empty_max: float = 0.02  # share of empty replies
     gate_length_min: float = 3.0  # tokens of the median reply
-    gate_repeat_margin: float = 0.15  # more repeated 4-grams than the parent's
+    gate_repeat_margin: float = 0.15  # more repeated 4-grams than the base's
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():

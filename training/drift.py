@@ -1,4 +1,4 @@
-"""How far a version has moved from the base on subjects that nobody rated, and the way back.
+"""How far a version has moved from the base on subjects that nobody rated, and how far it may.
 
 Drift is KL(base || version) per token on the base's greedy replies to the neutral prompts. A user's
 wishes explain some of it: the limit is what the base itself drifts with all of them in its prompt,
@@ -8,7 +8,6 @@ and a margin. What is measured is kept in `Base.cache`.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -17,15 +16,13 @@ from torch import Tensor
 
 from rollouts.hints import hinted_messages, joined
 from rollouts.types import Message
-from training.adapters import adapter_tensors, round_to_saved, scale, snapshot
+from training.adapters import adapter_tensors
 from training.base import Base
 from training.config import TrainConfig
 from training.forward import kl_between, response_hidden
 from training.sampling import sample_replies
 
 NEWEST_HINTS = 4  # that a perfect student is taken to follow at once
-LEAST_SHARE = 0.3  # of its way from the base that a version is moved back to
-CLOSER = 0.98  # how much less each try is at least
 
 Pairs = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
@@ -60,32 +57,6 @@ def drift_limit(
     newest = tuple(dict.fromkeys(hint.strip() for hint in hints if hint.strip()))[:NEWEST_HINTS]
     own = _hinted_drift(base, model, neutral, newest, config, check) if newest else 0.0
     return own + config.gate_drift_margin
-
-
-def step_back(
-    base: Base,
-    model: PeftModel,
-    neutral: Sequence[str],
-    hints: Sequence[str],
-    config: TrainConfig,
-    check: Callable[[], None],
-) -> float:
-    """Move `model` straight back toward the base until its drift is within the limit.
-
-    Returns the share s of its way from the base that is left: 1 when nothing was moved. Below
-    LEAST_SHARE it stops, and the gate will say that the version drifts too far. This is projected
-    gradient descent onto a ball of KL (the limit of TRPO, arXiv 1502.05477, eq. 14): the nearest
-    point on the ray, not on the job's own step, so that a version at the limit can still turn. KL
-    is quadratic near the base, so each try is s sqrt(limit / drift), and a little more.
-    """
-    limit = drift_limit(base, model, neutral, hints, config, check)
-    end, share = snapshot(model), 1.0
-    round_to_saved(model)
-    while (found := drift(base, model, neutral, config, check)) > limit and share > LEAST_SHARE:
-        share = max(LEAST_SHARE, share * min(CLOSER, math.sqrt(limit / found)))
-        scale(model, end, share=share)
-        round_to_saved(model)
-    return share
 
 
 def asked(prompt: str) -> list[Message]:

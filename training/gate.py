@@ -1,4 +1,5 @@
-"""May this version answer its user? Measures it against its parent and the base, then decides.
+"""May this version answer its user? Moves it back to where it may, measures it against its parent
+and the base, then decides.
 
 Everything is sampled here, in the trainer: weights that have not passed never reach the server.
 The base's own replies and hidden states on the neutral prompts are kept in `Base.cache`, and so is
@@ -18,15 +19,18 @@ from pathlib import Path
 from peft import PeftModel
 
 from rollouts.types import Sample
-from training.adapters import attach, detach, round_to_saved, wearing
+from training.adapters import attach, detach, round_to_saved, scale, snapshot, wearing
 from training.base import Base
 from training.config import TrainConfig
-from training.drift import LEAST_SHARE, asked, drift, drift_limit, weights_sha256
+from training.drift import asked, drift, drift_limit, weights_sha256
 from training.forward import response_logprobs
 from training.prepare import plain_prompt_ids
 from training.sampling import Reply, sample_replies
 
 PREFERENCE_NEEDS = 2  # liked and disliked replies each
+LEAST_SHARE = 0.3  # of its way from the base that a version is moved back to
+CLOSER = 0.98  # how much less each try is at least
+REPLIES_CLOSER = 0.8  # and where its replies fail, which do not say how far: each try samples anew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,16 +80,46 @@ def measure(
     in those of its ancestors: the base under all of them sets the drift limit. `check` may raise.
     """
     round_to_saved(model)
-    figures = _figures(base, model, neutral, config, check)
-    with wearing(model, parent):
-        parent_figures = _figures(
-            base, model, neutral, config, check, key="base" if parent is None else None
-        )
+    replies = _replies(base, model, parent, neutral, config, check)
     return [
         _preference(base, model, parent, held_back, config, check),
         _drift(base, model, neutral, hints, config, check),
-        *_reply_measures(figures, parent_figures, config),
+        *replies,
     ]
+
+
+def step_back(
+    base: Base,
+    model: PeftModel,
+    parent: Path | None,
+    neutral: Sequence[str],
+    hints: Sequence[str],
+    config: TrainConfig,
+    check: Callable[[], None],
+) -> float:
+    """Move `model` straight back toward the base until its drift and its replies would pass.
+
+    Returns the share s of its way from the base that is left: 1 when nothing was moved. Below
+    LEAST_SHARE it stops, and the gate will say what is wrong with the version. This is projected
+    gradient descent onto a ball of KL (the limit of TRPO, arXiv 1502.05477, eq. 14): the nearest
+    point on the ray, not on the job's own step, so that a version at the limit can still turn. KL
+    is quadratic near the base, so each try is s sqrt(limit / drift), and a little more. Within the
+    ball, what broke the replies (a loop, no end) fades on the same ray.
+    """
+    limit = drift_limit(base, model, neutral, hints, config, check)
+    end, share = snapshot(model), 1.0
+    round_to_saved(model)
+    while share > LEAST_SHARE:
+        if (found := drift(base, model, neutral, config, check)) > limit:
+            closer = min(CLOSER, math.sqrt(limit / found))
+        elif all(each.ok for each in _replies(base, model, parent, neutral, config, check)):
+            break
+        else:
+            closer = REPLIES_CLOSER
+        share = max(LEAST_SHARE, share * closer)
+        scale(model, end, share=share)
+        round_to_saved(model)
+    return share
 
 
 def warm(base: Base, neutral: Sequence[str], config: TrainConfig) -> None:
@@ -104,7 +138,7 @@ def _nothing() -> None:
 
 
 def way_measure(share: float) -> Measure:
-    """What `drift.step_back` left of the version's way: told beside the tests, and none itself."""
+    """What `step_back` left of the version's way: told beside the tests, and none itself."""
     text = "it goes the whole way that training went"
     if share < 1:
         text = (
@@ -175,9 +209,31 @@ def _figures(
     return figures
 
 
-def _reply_measures(own: ReplyFigures, parent: ReplyFigures, config: TrainConfig) -> list[Measure]:
+def _replies(
+    base: Base,
+    model: PeftModel,
+    parent: Path | None,
+    neutral: Sequence[str],
+    config: TrainConfig,
+    check: Callable[[], None],
+) -> list[Measure]:
+    """What the replies look like, beside the parent's and the base's."""
+    own = _figures(base, model, neutral, config, check)
+    with model.disable_adapter():
+        bases = _figures(base, model, neutral, config, check, key="base")
+    parents = bases
+    if parent is not None:
+        with wearing(model, parent):
+            parents = _figures(base, model, neutral, config, check)
+    return _reply_measures(own, parents, bases, config)
+
+
+def _reply_measures(
+    own: ReplyFigures, parent: ReplyFigures, base: ReplyFigures, config: TrainConfig
+) -> list[Measure]:
+    """Repetition is held against the base: against the parent, each version could add its own."""
     cut_limit = min(1.0, parent.cut + config.gate_cut_margin + _chance(own, parent, config))
-    repeat_limit = parent.repeats + config.gate_repeat_margin
+    repeat_limit = base.repeats + config.gate_repeat_margin
     return [
         _at_most("empty", own.empty, config.gate_empty_max, "of its test replies are empty"),
         _at_most("cut_off", own.cut, cut_limit, "of its test replies do not come to an end"),

@@ -24,9 +24,8 @@ from rollouts.types import BASE, Policy, Rollout, Sample
 from training.adapters import attach, detach, save_version
 from training.advantages import Baseline
 from training.config import CANDIDATES, REPLAYED, TrainConfig
-from training.drift import step_back
 from training.forward import response_logprobs
-from training.gate import decide, measure, neutral_prompts
+from training.gate import decide, measure, neutral_prompts, step_back
 from training.optimizer import save_optimizer
 from training.trainer import train
 
@@ -192,7 +191,8 @@ class Cell:
                 baseline=self.baseline, on_step=lambda step: None, check=quiet,
             )  # fmt: skip
             if self.recipe.steps_back:
-                step_back(self.lab.base, model, neutral_prompts(), self.hints, config, quiet)
+                neutral = neutral_prompts()
+                step_back(self.lab.base, model, parent, neutral, self.hints, config, quiet)
             save_version(model, folder)
         finally:
             detach(self.lab.base, model)

@@ -56,7 +56,7 @@ def test_a_sentence_is_found_again_with_its_values(sentence: str) -> None:
 
 def test_what_the_gate_says_is_known() -> None:
     good = ReplyFigures(empty=0.0, cut=0.1, length=30.0, repeats=0.02, count=12)
-    measures = _reply_measures(good, good, TrainConfig())
+    measures = _reply_measures(good, good, good, TrainConfig())
     measures += [way_measure(1.0), way_measure(0.6)]
     assert [m.text for m in measures if in_german(m.text) == m.text] == []
 
@@ -64,7 +64,7 @@ def test_what_the_gate_says_is_known() -> None:
 def test_all_tests_that_a_version_failed_are_told() -> None:
     worse = ReplyFigures(empty=0.5, cut=1.0, length=1.0, repeats=0.9, count=12)
     good = ReplyFigures(empty=0.0, cut=0.1, length=30.0, repeats=0.02, count=12)
-    failed = [m.text for m in _reply_measures(worse, good, TrainConfig()) if m.ok is False]
+    failed = [m.text for m in _reply_measures(worse, good, good, TrainConfig()) if m.ok is False]
     assert len(failed) == 4
     assert in_german(" ".join(failed)) == "; ".join(map(in_german, failed))
 

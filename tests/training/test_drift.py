@@ -1,8 +1,9 @@
-"""The way back: a version that drifts too far is moved toward the base until it does not."""
+"""The way back: a version that would be refused is moved toward the base until it would not."""
 
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,16 +11,12 @@ from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 
 from tests.training.conftest import nothing
-from training.adapters import (
-    adapter_tensors,
-    round_to_saved,
-    scale,
-    snapshot,
-)
+from training.adapters import adapter_tensors, round_to_saved, save_version, scale, snapshot
 from training.base import Base
 from training.config import TrainConfig
-from training.drift import LEAST_SHARE, drift, drift_limit, step_back
-from training.gate import decide, measure, way_measure
+from training.drift import asked, drift, drift_limit
+from training.forward import logits, response_hidden
+from training.gate import LEAST_SHARE, decide, measure, step_back, way_measure
 
 PROMPTS = ("one?", "two?", "three?")
 
@@ -48,7 +45,7 @@ def test_a_version_within_the_limit_stays_where_it_is(
     round_to_saved(model)
     before = snapshot(model)
     free = dataclasses.replace(config, gate_drift_margin=10.0)
-    assert step_back(base, model, PROMPTS, (), free, nothing) == 1.0
+    assert step_back(base, model, None, PROMPTS, (), free, nothing) == 1.0
     after = snapshot(model)
     assert all(torch.equal(before[name], after[name]) for name in before)
 
@@ -59,7 +56,7 @@ def test_a_version_beyond_the_limit_is_moved_back_until_it_passes(
     shake(model, 0.2)
     tight = allowing(base, model, config, share=0.7)
     end = snapshot(model)
-    share = step_back(base, model, PROMPTS, (), tight, nothing)
+    share = step_back(base, model, None, PROMPTS, (), tight, nothing)
     assert 0.6 < share < 0.72  # and not much farther than it must
     limit = drift_limit(base, model, PROMPTS, (), tight, nothing)
     assert drift(base, model, PROMPTS, tight, nothing) <= limit
@@ -70,12 +67,48 @@ def test_a_version_beyond_the_limit_is_moved_back_until_it_passes(
     assert next(m for m in found if m.measure == "drift").ok is True
 
 
+def teach_to_repeat(base: Base, model: PeftModel, *, steps: int) -> None:
+    reply = base.encode("la" * 12)
+    pairs = [(base.render(asked(prompt)), reply) for prompt in PROMPTS]
+    targets_N = torch.tensor([*reply] * len(PROMPTS))
+    optimizer = torch.optim.Adam(list(adapter_tensors(model).values()), lr=0.02)
+    for _ in range(steps):
+        logits_NV = logits(base, response_hidden(base, model, pairs))
+        torch.nn.functional.cross_entropy(logits_NV, targets_N).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_a_version_that_repeats_itself_is_moved_back_until_it_does_not(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    free = dataclasses.replace(config, gate_drift_margin=1e6, gate_tokens=24)
+    teach_to_repeat(base, model, steps=4)
+    end = snapshot(model)
+    before = decide(measure(base, model, None, (), PROMPTS, (), free, nothing))
+    assert not before.accepted
+    assert "is repetition" in before.reasons[0]
+    scale(model, end, share=1.0)
+    assert LEAST_SHARE < step_back(base, model, None, PROMPTS, (), free, nothing) < 0.7
+    assert decide(measure(base, model, None, (), PROMPTS, (), free, nothing)).accepted
+
+
+def test_a_parent_that_repeats_itself_allows_no_more(
+    base: Base, model: PeftModel, config: TrainConfig, tmp_path: Path
+) -> None:
+    free = dataclasses.replace(config, gate_drift_margin=1e6, gate_tokens=24)
+    teach_to_repeat(base, model, steps=4)
+    parent = save_version(model, tmp_path / "v1").path
+    assert not decide(measure(base, model, parent, (), PROMPTS, (), free, nothing)).accepted
+    assert step_back(base, model, parent, PROMPTS, (), free, nothing) < 0.7
+
+
 def test_what_drifts_too_far_even_then_is_left_to_the_gate(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
     shake(model, 1.0)
     none = dataclasses.replace(config, gate_drift_margin=0.0)
-    assert step_back(base, model, PROMPTS, (), none, nothing) == LEAST_SHARE
+    assert step_back(base, model, None, PROMPTS, (), none, nothing) == LEAST_SHARE
     assert not decide(measure(base, model, None, (), PROMPTS, (), none, nothing)).accepted
 
 

@@ -206,14 +206,14 @@ FINE = ReplyFigures(empty=0.0, cut=0.2, length=20.0, repeats=0.05, count=10)
     ],
 )
 def test_replies_are_judged_against_the_parents(own: ReplyFigures, failing: set[str]) -> None:
-    measures = _reply_measures(own, FINE, TrainConfig(gate_chance=0.0))
+    measures = _reply_measures(own, FINE, FINE, TrainConfig(gate_chance=0.0))
     assert {m.measure for m in measures if m.ok is False} == failing
 
 
 def test_the_cut_off_limit_allows_for_chance_in_few_replies() -> None:
     own = ReplyFigures(empty=0.0, cut=0.4, length=20.0, repeats=0.0, count=10)
     # pooled (0.4 + 0.2) / 2 = 0.3; 2 sqrt(0.3 * 0.7 * (1/10 + 1/10)) = 0.409878
-    found = by_name(_reply_measures(own, FINE, TrainConfig(gate_chance=2.0)))["cut_off"]
+    found = by_name(_reply_measures(own, FINE, FINE, TrainConfig(gate_chance=2.0)))["cut_off"]
     assert found.limit == pytest.approx(0.2 + 0.1 + 0.409878, rel=1e-5)
     assert found.ok is True
 
