@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 from bench.trainer.packed import Packs, Replies, clip_each, random_replies
 from training.config import TrainConfig
 from training.logprobs import reverse_kl
+from training.tiny import write_tiny
 
 USERS, REPLIES, LENGTH = 3, 2, 5
 
 
-def small_model() -> Any:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=50,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        initializer_range=0.3,
-    )
-    return LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+def packs_of(folder: Path) -> Packs:
+    torch.manual_seed(2)
+    return Packs(AutoModelForCausalLM.from_pretrained(folder), USERS)
 
 
 def some_replies(users: int = USERS) -> Replies:
@@ -38,8 +36,8 @@ def some_replies(users: int = USERS) -> Replies:
     )
 
 
-def test_packed_and_one_after_the_other_learn_the_same() -> None:
-    packs, replies = Packs(small_model(), USERS), some_replies()
+def test_packed_and_one_after_the_other_learn_the_same(folder: Path) -> None:
+    packs, replies = packs_of(folder), some_replies()
     before = [tensor.clone() for tensor in packs.tensors(0)]
     for _ in range(2):
         torch.testing.assert_close(packs.packed(replies), packs.one_after_the_other(replies))
@@ -49,7 +47,7 @@ def test_packed_and_one_after_the_other_learn_the_same() -> None:
         torch.testing.assert_close(tensor, alone, rtol=1e-4, atol=1e-6)
 
 
-def test_nobody_learns_from_anothers_replies() -> None:
+def test_nobody_learns_from_anothers_replies(folder: Path) -> None:
     mine = some_replies()
     others = Replies(
         plain_KNT=mine.plain_KNT.clone(), hinted_KNT=mine.hinted_KNT.clone(), length=LENGTH
@@ -57,8 +55,7 @@ def test_nobody_learns_from_anothers_replies() -> None:
     others.plain_KNT[1:], others.hinted_KNT[1:] = 7, 9
     learned = []
     for replies in (mine, others):
-        torch.manual_seed(2)
-        packs = Packs(small_model(), USERS)
+        packs = packs_of(folder)
         packs.packed(replies)
         learned.append(packs.tensors(0))
     for one, other in zip(*learned, strict=True):
@@ -66,10 +63,12 @@ def test_nobody_learns_from_anothers_replies() -> None:
         assert not torch.equal(one[1], other[1])
 
 
-def test_a_users_loss_and_gradient_are_those_of_peft(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_loss_and_gradient_are_those_of_peft(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     replies = some_replies()
     gradients: list[torch.Tensor] = []
-    packs = Packs(small_model(), USERS)
+    packs = packs_of(folder)
     before = [tensor[1].clone() for tensor in packs.tensors(0)]
     monkeypatch.setattr(
         "bench.trainer.packed.clip_each",
@@ -80,7 +79,7 @@ def test_a_users_loss_and_gradient_are_those_of_peft(monkeypatch: pytest.MonkeyP
     lora = LoraConfig(
         r=TrainConfig().rank, lora_alpha=TrainConfig().alpha, target_modules="all-linear"
     )
-    model: Any = get_peft_model(small_model(), lora)
+    model: Any = get_peft_model(AutoModelForCausalLM.from_pretrained(folder), lora)
     layers: list[Any] = [layer for layer in model.modules() if isinstance(layer, LoraLayer)]
     worn = [side["default"].weight for layer in layers for side in (layer.lora_A, layer.lora_B)]
     with torch.no_grad():

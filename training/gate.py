@@ -112,7 +112,7 @@ def step_back(
     while share > LEAST_SHARE:
         if (found := drift(base, model, neutral, config, check)) > limit:
             closer = min(CLOSER, math.sqrt(limit / found))
-        elif all(each.ok for each in _replies(base, model, parent, neutral, config, check)):
+        elif decide(_replies(base, model, parent, neutral, config, check)).accepted:
             break
         else:
             closer = REPLIES_CLOSER

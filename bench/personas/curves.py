@@ -49,9 +49,8 @@ def curves(cells: Cells, shown: Sequence[str]) -> Any:
                 "legendrank": number,
                 "showlegend": recipe not in named,
                 "visible": True if recipe in shown else "legendonly",
-                "line": style(number),
             }
-            figure.add_trace(line(group, turns, look), **place)
+            figure.add_trace(line(group, turns, style(number), look), **place)
             named.add(recipe)
     # As far apart as they are few: it is the first ratings that count.
     figure.update_xaxes(type="category", categoryorder="array", categoryarray=list(map(str, turns)))
@@ -66,25 +65,29 @@ def curves(cells: Cells, shown: Sequence[str]) -> Any:
     return figure
 
 
-def line(group: Cells, turns: Sequence[int], look: dict[str, Any]) -> go.Scatter:
+def line(
+    group: Cells, turns: Sequence[int], drawn: dict[str, str], look: dict[str, Any]
+) -> go.Scatter:
     """One recipe on one person."""
-    shares = {n: sorted(found) for n in turns if (found := values(group, n, SHARE))}
-    if len(shares) == 1:  # it does not learn: a level
+    shares = {n: found for n in turns if (found := values(group, n, SHARE))}
+    if not (learns := len(shares) > 1):  # a level, all the way
         (level,) = shares.values()
         shares = {turns[0]: level, turns[-1]: level}
-        look = {**look, "mode": "lines", "line": LEVEL}
     middles = [statistics.median(each) for each in shares.values()]
+    pairs = list(zip(shares.values(), middles, strict=True))
     return go.Scatter(
         x=[str(n) for n in shares],
         y=middles,
+        mode="lines+markers" if learns else "lines",
+        line=drawn if learns else LEVEL,
         error_y={
-            "array": [each[-1] - m for each, m in zip(shares.values(), middles, strict=True)],
-            "arrayminus": [m - each[0] for each, m in zip(shares.values(), middles, strict=True)],
+            "array": [max(each) - middle for each, middle in pairs],
+            "arrayminus": [middle - min(each) for each, middle in pairs],
             "thickness": 1,
             "width": 2,
-            "visible": "mode" not in look,
+            "visible": learns,
         },
-        **{"mode": "lines+markers", **look},
+        **look,
     )
 
 

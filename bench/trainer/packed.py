@@ -24,48 +24,25 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen3Config
 
+from bench.trainer.batch import SPREAD
+from bench.trainer.report import ratios
 from training.config import TrainConfig
 from training.forward import backward_in_chunks
 from training.logprobs import reverse_kl
 
-SPREAD = 0.002  # of B: away from the base
 LOSS_RTOL = {"cpu": 1e-4, "cuda": 2e-2}  # fp32, bf16
-
-
-def smollm2() -> Any:
-    """SmolLM2-135M's shape."""
-    return LlamaForCausalLM(  # type: ignore[no-untyped-call]
-        LlamaConfig(
-            vocab_size=49152,
-            hidden_size=576,
-            intermediate_size=1536,
-            num_hidden_layers=30,
-            num_attention_heads=9,
-            num_key_value_heads=3,
-            tie_word_embeddings=True,
-        )
-    )
-
-
-def qwen3() -> Any:
-    """Qwen3-0.6B's shape."""
-    return Qwen3ForCausalLM(  # type: ignore[no-untyped-call]
-        Qwen3Config(
-            vocab_size=151936,
-            hidden_size=1024,
-            intermediate_size=3072,
-            num_hidden_layers=28,
-            num_attention_heads=16,
-            num_key_value_heads=8,
-            head_dim=128,
-            tie_word_embeddings=True,
-        )
-    )
-
-
-MODELS: dict[str, Callable[[], Any]] = {"smollm2": smollm2, "qwen3": qwen3}
+MODELS: dict[str, PretrainedConfig] = {  # SmolLM2-135M's shape, and Qwen3-0.6B's
+    "smollm2": LlamaConfig(
+        vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30,
+        num_attention_heads=9, num_key_value_heads=3, tie_word_embeddings=True,
+    ),
+    "qwen3": Qwen3Config(
+        vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28,
+        num_attention_heads=16, num_key_value_heads=8, head_dim=128, tie_word_embeddings=True,
+    ),
+}  # fmt: skip
 
 
 @dataclass
@@ -231,7 +208,8 @@ def main() -> None:
 def compare(users: int, args: argparse.Namespace) -> None:
     """Prints the seconds of both ways."""
     torch.manual_seed(users)
-    model = MODELS[args.model]().to(args.device)
+    fresh: Any = AutoModelForCausalLM.from_config(MODELS[args.model])  # type: ignore[no-untyped-call]
+    model = fresh.to(args.device)
     packs = Packs(model.bfloat16() if args.device == "cuda" else model, users)
     both = (packs.packed, packs.one_after_the_other)
     pairs, peaks = [], [0.0, 0.0]
@@ -250,13 +228,12 @@ def compare(users: int, args: argparse.Namespace) -> None:
         pairs.append((theirs, ours))
         peaks = [max(peaks[0], first), max(peaks[1], second)]
     del pairs[0]  # the first one warms up
-    ratios = sorted(old / new for old, new in pairs)
-    old, new = (statistics.median(times) for times in zip(*pairs, strict=True))
+    old, new = zip(*pairs, strict=True)
     memory = f"; GiB at most: {peaks[0]:.1f} packed, {peaks[1]:.1f}" if peaks[0] else ""
     print(
-        f"{args.model}, {users} users of {args.replies} replies: {old:.2f} s one after the other,"
-        f" {new:.2f} s packed; {ratios[0]:.2f} - {statistics.median(ratios):.2f} -"
-        f" {ratios[-1]:.2f} times as fast{memory}",
+        f"{args.model}, {users} users of {args.replies} replies: {statistics.median(old):.2f} s one"
+        f" after the other, {statistics.median(new):.2f} s packed; {ratios(old, new)} times as fast"
+        f"{memory}",
         flush=True,
     )
 

@@ -20,6 +20,7 @@ from unittest import mock
 import torch
 from peft import PeftModel
 
+from bench.trainer.report import ratios
 from training.adapters import attach, merged
 from training.base import Base, load_base
 from training.config import TrainConfig
@@ -97,11 +98,10 @@ def compare(
         torch.manual_seed(turn)
         pairs.append((seconds(lambda: other(work, base, model)), ours))
     del pairs[0]  # the first one warms up
-    ratios = sorted(old / new for old, new in pairs)
-    old, new = (statistics.median(times) for times in zip(*pairs, strict=True))
+    old, new = zip(*pairs, strict=True)
     print(
-        f"{work.__name__}, {other.__name__}: {old:.2f} CPU s, ours {new:.2f} s; "
-        f"{ratios[0]:.2f} - {statistics.median(ratios):.2f} - {ratios[-1]:.2f} times as fast"
+        f"{work.__name__}, {other.__name__}: {statistics.median(old):.2f} CPU s,"
+        f" ours {statistics.median(new):.2f} s; {ratios(old, new)} times as fast"
     )
 
 
