@@ -16,7 +16,7 @@ from bench.personas.questions import HERE
 from bench.personas.recipes import RECIPES, made_with
 from bench.personas.report import sooner, table, three
 from bench.personas.rows import base_share, longest
-from bench.personas.run import asked_for, done_cells, is_done
+from bench.personas.run import asked_for, done_cells, first_evals, is_done
 from bench.personas.stages import (
     FIRST_PEOPLE,
     best_methods,
@@ -69,6 +69,28 @@ def test_a_row_of_another_recipe_than_todays_is_not_done(tmp_path: Path) -> None
 def test_the_published_rows_are_of_todays_recipes() -> None:
     path = HERE / "results" / "cells.jsonl"
     assert len(done_cells(path)) == len(path.read_text(encoding="utf-8").splitlines())
+
+
+def test_what_the_base_answered_before_the_first_rating_is_not_asked_again() -> None:
+    whole = {"satisfied": 0.5, "passed": [1, 0], "about": [3.0, 4.0]}
+    cell = row_of(dtype="fp32", evals={"0": whole})
+    others = [
+        row_of("hinted", dtype="fp32", seed=1, evals={"0": whole}),  # answered under the hint
+        row_of(dtype="bf16", seed=2, evals={"0": whole}),
+        row_of(dtype="fp32", seed=3),  # not whole
+        row_of(seed=4, evals={"0": whole}),  # says no precision
+    ]
+    assert first_evals([cell, *others], held_out=2, dtype="fp32") == {("short", 0): whole}
+    assert first_evals([cell], held_out=24, dtype="fp32") == {}
+
+
+def test_the_published_rows_agree_on_what_the_base_answered() -> None:
+    seen: dict[tuple[str, int, str, int], Any] = {}
+    for row in done_cells(HERE / "results" / "cells.jsonl"):
+        if row["recipe"] == "hinted" or "about" not in (first := row["evals"]["0"]):
+            continue
+        key = row["person"], row["seed"], row.get("dtype", ""), len(first["passed"])
+        assert seen.setdefault(key, first)["passed"] == first["passed"], key
 
 
 def ran(recipe: str, *shares: float, **more: Any) -> list[dict[str, Any]]:

@@ -82,7 +82,7 @@ class Cell:
             "seed": self.seed,
             "turns": turns,
             "made_with": made_with(self.recipe),
-            "dtype": "fp32" if self.lab.base.autocast_dtype is None else "bf16",
+            "dtype": self.lab.dtype,
             "evals": evals,
             "three": three_in_a_row(self.passes),
             "updates": self.updates,

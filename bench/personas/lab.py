@@ -25,6 +25,11 @@ class Lab:
         self.engine, self.base, self.folder = engine, base, folder
         self.first_evals: dict[tuple[str, int], dict[str, Any]] = {}  # by person and seed
 
+    @property
+    def dtype(self) -> str:
+        """What trains."""
+        return "fp32" if self.base.autocast_dtype is None else "bf16"
+
     def ask(
         self, prompts: Sequence[Sequence[Message]], policy: Policy, *, seed: int
     ) -> list[Rollout]:

@@ -95,7 +95,7 @@ def main() -> int:
     wanted = [key for key in asked_for(args, found) if key not in names]
     number, of = (int(part) for part in args.shard.split("/"))
     if wanted:
-        run_cells(wanted[number::of], args)
+        run_cells(wanted[number::of], args, found)
     cells = done_cells(args.out)
     if args.quick:
         return quick(cells, time.monotonic() - started)
@@ -115,7 +115,20 @@ def asked_for(args: argparse.Namespace, found: Cells) -> list[Key]:
     ]
 
 
-def run_cells(wanted: Sequence[Key], args: argparse.Namespace) -> None:
+def first_evals(
+    cells: Cells, *, held_out: int, dtype: str
+) -> dict[tuple[str, int], dict[str, Any]]:
+    """How the base answered each person's held-out questions before the first rating, by person and
+    seed, where a row has the whole of it: the same replies, if in the same precision."""
+    return {
+        (cell["person"], cell["seed"]): first
+        for cell in cells
+        if cell["recipe"] != "hinted" and cell.get("dtype") == dtype
+        if "about" in (first := cell["evals"]["0"]) and len(first["passed"]) == held_out
+    }
+
+
+def run_cells(wanted: Sequence[Key], args: argparse.Namespace, found: Cells) -> None:
     stack = new_stack()
     folder = Path(tempfile.mkdtemp(prefix="personas-"))
     try:
@@ -126,6 +139,7 @@ def run_cells(wanted: Sequence[Key], args: argparse.Namespace) -> None:
         base = load_base(stack.config.model_folder, threads=args.threads)
         patient = EngineConfig(url=url, key=key, silence_seconds=900)  # it may serve others, too
         lab = Lab(build_engine(patient), base, folder)
+        lab.first_evals = first_evals(found, held_out=args.held_out, dtype=lab.dtype)
         for recipe, person, seed in wanted:
             chosen = QUICK if args.quick else RECIPES[recipe]
             one = Cell(lab, chosen, PEOPLE[person], seed, args.held_out, args.asked_at)
