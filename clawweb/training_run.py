@@ -23,7 +23,7 @@ from clawweb.keeper import Cancelled, Keeper, Stopping
 from clawweb.models import AdapterVersion, JobState, TrainingJob, TrainingSample, User
 from clawweb.selectors.chat import messages_for
 from clawweb.selectors.hints import learned_samples
-from clawweb.selectors.learning import held_back_samples, policy_of, versions_behind
+from clawweb.selectors.learning import age_of, held_back_samples, policy_of
 from clawweb.services import finishing, jobs, serving, versions
 from clawweb.services.errors import LeaseLost
 from clawweb.worker import doing
@@ -257,7 +257,7 @@ def sample_for(row: TrainingSample, parent: AdapterVersion | None) -> Sample:
         prompted_hints=tuple(defuse(hint, controls) for hint in turn.prompted_hints),
         tools=defused_json(turn.tools, controls),
         at=turn.started_at,
-        version_age=versions_behind(parent, turn),
+        version_age=age_of(row, parent),
     )
 
 

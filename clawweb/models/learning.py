@@ -225,6 +225,7 @@ class TrainingSample(models.Model):
     other_hints = models.JSONField(default=list)  # candidates beside it; the trainer chooses
     correction = models.TextField(blank=True)
     held_back = models.BooleanField(default=False)  # kept for the gate, not trained on
+    was_held_back = models.BooleanField(default=False)  # until newer ones took its place
     # Of each response token that trained: the hinted teacher's log-prob less the agent's own before
     # that step, in nats; NULL = no hint, or not trained
     token_effects = models.JSONField(null=True, blank=True)

@@ -6,7 +6,7 @@ wins.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from django.db.models import Max, Q, QuerySet
 
@@ -91,6 +91,31 @@ def replayed_samples(version: AdapterVersion | None) -> list[TrainingSample]:
     hinted = Q(hint__gt="") | Q(correction__gt="") | (liked & ~Q(turn__prompted_hints=[]))
     chosen = [*learned.filter(hinted)[:REPLAYED], *learned.filter(liked)[:CANDIDATES]]
     return list({sample.pk: sample for sample in chosen}.values())
+
+
+def put_aside(
+    samples: Sequence[TrainingSample],
+    replayed: Iterable[TrainingSample],
+    version: AdapterVersion | None,
+) -> set[int]:
+    """Of the samples that a job may claim, oldest first, and of those it would replay, the ones
+    that the user has contradicted since: in these, or elsewhere."""
+    elsewhere = _said_since(samples[0], version) if samples else ()
+    return contradicted_by_newer([*replayed, *samples, *elsewhere])
+
+
+def _said_since(sample: TrainingSample, version: AdapterVersion | None) -> QuerySet[TrainingSample]:
+    """What its user said later and still holds: open, kept aside for the gate, too, or learned by
+    the version or one of its line."""
+    there = Q(state=SampleState.READY) | Q(state=SampleState.TRAINED, adapter__in=line_of(version))
+    return TrainingSample.objects.filter(
+        there,
+        user=sample.user_id,
+        pk__gt=sample.pk,
+        replaced_by=None,
+        turn__session__locked=False,
+        turn__session__deleted_at=None,
+    ).select_related("feedback", "turn")
 
 
 def live_line(user: User) -> list[int]:

@@ -33,7 +33,9 @@ from clawweb.selectors.policy import batch_of, quiet_until, training_policy
 from clawweb.selectors.quotas import full_for_training, phase_seconds
 from rollouts.errors import RolloutError
 from rollouts.types import BASE, Policy
+from training.config import TrainConfig
 
+MAX_VERSION_AGE = TrainConfig().max_version_age
 _PUBLIC_STATE = {
     SampleState.WAITING: "saved",
     SampleState.READY: "counted",
@@ -114,6 +116,13 @@ def versions_behind(version: AdapterVersion | None, turn: Turn) -> int:
     rolled back or erased on the way is not of it, and makes no reply older."""
     line = line_of(version)
     return sum(row.live_at is not None and row.version > turn.version for row in line)
+
+
+def age_of(sample: TrainingSample, version: AdapterVersion | None) -> int:
+    """Versions behind, of what makes a sample stale. What was kept aside for the gate waited there
+    and not for want of training: it is never too old."""
+    behind = versions_behind(version, sample.turn)
+    return min(behind, MAX_VERSION_AGE) if sample.was_held_back else behind
 
 
 def newest_sample(turn: Turn) -> TrainingSample | None:

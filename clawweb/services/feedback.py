@@ -311,7 +311,7 @@ def settle(sample: TrainingSample) -> None:
         return
     window = TrainingSample.objects.filter(user=user, state=SampleState.READY, held_back=True)
     kept = list(window.order_by("-id").values_list("pk", flat=True)[: HELD_BACK_WINDOW - 1])
-    window.exclude(pk__in=kept).update(held_back=False)
+    window.exclude(pk__in=kept).update(held_back=False, was_held_back=True)
 
 
 @transaction.atomic

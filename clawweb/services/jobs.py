@@ -36,13 +36,14 @@ from clawweb.models import (
     TrainingSample,
     User,
 )
-from clawweb.selectors.hints import contradicted_by_newer, replayed_samples
+from clawweb.selectors.hints import learned_samples, put_aside, replayed_samples
 from clawweb.selectors.learning import (
+    MAX_VERSION_AGE,
+    age_of,
     live_adapter,
     ready_samples,
     settled_samples,
     trained_on_from,
-    versions_behind,
 )
 from clawweb.selectors.policy import batch_of, method_of, quiet_until, training_policy
 from clawweb.services import audit, quotas
@@ -53,13 +54,12 @@ from clawweb.services.errors import (
     ServiceError,
     UnknownSetting,
 )
-from training.config import TrainConfig, check_chosen
+from training.config import check_chosen
 
 log = logging.getLogger(__name__)
 
 MAX_SAMPLES = 64
 MAX_ATTEMPTS = 3
-MAX_VERSION_AGE = TrainConfig().max_version_age
 RUNNING = (JobState.LOADING, JobState.TRAINING, JobState.GATING)
 
 
@@ -180,13 +180,13 @@ def _claim_samples(job: TrainingJob) -> None:
     job.parent = trained_on_from(live_adapter(job.user))
     job.save(update_fields=["parent"])
     ready = ready_samples(job.user).select_related("turn", "user", "feedback")
-    samples = list(ready[:MAX_SAMPLES])
-    contradicted = contradicted_by_newer(samples)
+    samples, replayed = list(ready[:MAX_SAMPLES]), replayed_samples(job.parent)
+    contradicted = put_aside(samples, replayed, job.parent)
     for sample in samples:
         mine = TrainingSample.objects.filter(pk=sample.pk, state=SampleState.READY)
         if job.user.consent != Consent.TRAIN:
             mine.update(state=SampleState.DROPPED, drop_reason=DropReason.CONSENT)
-        elif versions_behind(job.parent, sample.turn) > MAX_VERSION_AGE:
+        elif age_of(sample, job.parent) > MAX_VERSION_AGE:
             mine.update(state=SampleState.DROPPED, drop_reason=DropReason.STALE)
         elif sample.pk in contradicted:
             mine.update(state=SampleState.SUPERSEDED)
@@ -194,17 +194,17 @@ def _claim_samples(job: TrainingJob) -> None:
             JobSample.objects.create(job=job, sample=sample, role="new")
             log.info("taken to learn from", extra=_ids(job, turn=sample.turn.public_id))
     changed(job.user_id, "receipt", *(sample.turn.public_id for sample in samples))
-    replayed = replayed_samples(job.parent)
-    contradicted = contradicted_by_newer([*replayed, *samples])
     for sample in replayed:
         if sample.pk not in contradicted:
             JobSample.objects.create(job=job, sample=sample, role="replay")
 
 
 def samples_of(job: TrainingJob, role: str = "new") -> list[TrainingSample]:
-    rows = TrainingSample.objects.filter(job_samples__job=job, job_samples__role=role)
+    """Those of a job that still hold: what was taken back since it was claimed is not replayed."""
+    rows = learned_samples(job.parent)
     if role == "new":
-        rows = rows.filter(state=SampleState.CLAIMED, job=job)
+        rows = TrainingSample.objects.filter(state=SampleState.CLAIMED, job=job)
+    rows = rows.filter(job_samples__job=job, job_samples__role=role)
     return list(rows.select_related("turn__session", "user").order_by("id"))
 
 

@@ -253,4 +253,5 @@ def test_then_every_fifth_is_held_back_in_a_window_of_eight(alice):
     assert held == [first + place - 1 for place in range(15, 51, 5)]
     released = TrainingSample.objects.get(pk=first + 4)
     assert receipt(released.turn)["state"] == "counted"
+    assert released.was_held_back
     assert receipt(TrainingSample.objects.get(pk=held[0]).turn)["state"] == "held_back"

@@ -18,11 +18,10 @@ from clawweb.selectors.learning import (
     receipt,
     versions_behind,
 )
-from clawweb.services import chat, feedback, jobs, sessions
+from clawweb.services import chat, jobs, sessions
 from clawweb.services.errors import AlreadyTraining, LeaseLost, NothingReady
 from rollouts.types import BASE, Message
 from tests.factories import claimed_job, down, make_adapter, make_turn, rated, up
-from training.config import CANDIDATES
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
 
@@ -192,18 +191,6 @@ def test_a_lock_is_looked_at_again_at_the_claim(alice):
     assert receipt(turns[0])["state"] == "saved"
 
 
-def test_replies_of_a_version_more_than_three_behind_are_stale(alice):
-    parent = None
-    for version in (1, 2, 3, 4, 5):
-        parent = make_adapter(alice, version, "live" if version == 5 else "standby", parent=parent)
-    old, young = make_turn(alice, version=1), make_turn(alice, version=2)
-    down(old)
-    down(young)
-    job = claimed_job(alice)
-    assert [s.turn for s in jobs.samples_of(job)] == [young]
-    assert receipt(old)["drop_reason"] == "stale"
-
-
 def test_refused_versions_do_not_make_a_reply_older(alice):
     for version in (1, 2, 3):
         make_adapter(alice, version, "refused", live_at=None)
@@ -245,46 +232,6 @@ def test_where_the_version_does_not_fit_the_model_base_replies_train(alice, misf
     down(turn)
     job = claimed_job(alice)
     assert (job.parent, [s.turn for s in jobs.samples_of(job)]) == (None, [turn])
-
-
-def test_the_newest_of_contradicting_reasons_wins(alice):
-    long, short, prose = make_turn(alice), make_turn(alice), make_turn(alice)
-    down(long, "too_short")
-    down(prose, "no_lists")
-    down(short, "too_long")
-    job = claimed_job(alice)
-    assert [s.turn for s in jobs.samples_of(job)] == [prose, short]
-    assert receipt(long)["state"] == "superseded"
-    jobs.end_job(job, state=JobState.DEPLOYED, learned=make_adapter(alice, 1, "live"))
-    down(make_turn(alice, version=1), "too_short")
-    replayed = jobs.samples_of(claimed_job(alice), "replay")
-    assert [s.turn for s in replayed] == [prose]
-
-
-def test_a_wish_in_words_puts_an_older_reason_aside(alice):
-    short, long = make_turn(alice), make_turn(alice)
-    down(short, "too_long")
-    feedback.rate_turn(
-        turn=long, author=alice, changes={"value": -1, "comment": "Longer!", "final": True}
-    )
-    assert [s.turn for s in jobs.samples_of(claimed_job(alice))] == [long]
-    assert receipt(short)["state"] == "superseded"
-
-
-def test_a_job_is_reminded_of_hints_however_much_was_liked_since(alice):
-    """What a version learned under hints is answered anew; likes alone would push it out."""
-    asked = [make_turn(alice) for _ in range(2)]
-    followed = make_turn(alice, prompted_hints=["Be short."])  # liked, and told what it followed
-    likes = [make_turn(alice) for _ in range(9)]
-    for turn in asked:
-        down(turn, "too_long")
-    for turn in (followed, *likes):
-        up(turn)
-    job = claimed_job(alice)
-    jobs.end_job(job, state=JobState.DEPLOYED, learned=make_adapter(alice, 1, "live"))
-    down(make_turn(alice, version=1), "too_long")
-    replayed = jobs.samples_of(claimed_job(alice), "replay")
-    assert [s.turn for s in replayed] == [*asked, followed, *likes[-CANDIDATES:]]
 
 
 def test_ratings_given_while_a_job_ran_count_as_newer(alice):

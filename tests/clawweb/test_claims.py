@@ -1,0 +1,118 @@
+"""What a job takes: not what is too old or was contradicted; and what it is reminded of."""
+
+from __future__ import annotations
+
+import pytest
+
+from clawweb.models import ChatSession, JobState, SampleState, TrainingSample
+from clawweb.selectors.learning import MAX_VERSION_AGE, receipt
+from clawweb.services import feedback, jobs
+from clawweb.training_run import sample_for
+from tests.factories import claimed_job, down, make_adapter, make_turn, up
+from training.config import CANDIDATES
+
+pytestmark = [pytest.mark.db, pytest.mark.django_db]
+
+
+def test_replies_of_a_version_more_than_three_behind_are_stale(alice):
+    parent = None
+    for version in (1, 2, 3, 4, 5):
+        parent = make_adapter(alice, version, "live" if version == 5 else "standby", parent=parent)
+    old, young = make_turn(alice, version=1), make_turn(alice, version=2)
+    down(old)
+    down(young)
+    job = claimed_job(alice)
+    assert [s.turn for s in jobs.samples_of(job)] == [young]
+    assert receipt(old)["drop_reason"] == "stale"
+
+
+def test_what_was_kept_aside_for_the_gate_is_not_too_old_once_it_is_not(alice):
+    parent = None
+    for version in range(1, 7):
+        parent = make_adapter(alice, version, "live" if version == 6 else "standby", parent=parent)
+    down(turn := make_turn(alice, version=1))
+    TrainingSample.objects.update(was_held_back=True)
+    job = claimed_job(alice)
+    (sample,) = jobs.samples_of(job)
+    assert sample.turn == turn
+    assert sample_for(sample, job.parent).version_age == MAX_VERSION_AGE  # the trainer takes it
+
+
+def test_the_newest_of_contradicting_reasons_wins(alice):
+    long, short, prose = make_turn(alice), make_turn(alice), make_turn(alice)
+    down(long, "too_short")
+    down(prose, "no_lists")
+    down(short, "too_long")
+    job = claimed_job(alice)
+    assert [s.turn for s in jobs.samples_of(job)] == [prose, short]
+    assert receipt(long)["state"] == "superseded"
+    jobs.end_job(job, state=JobState.DEPLOYED, learned=make_adapter(alice, 1, "live"))
+    down(make_turn(alice, version=1), "too_short")
+    replayed = jobs.samples_of(claimed_job(alice), "replay")
+    assert [s.turn for s in replayed] == [prose]
+
+
+def test_a_newer_wish_that_is_kept_aside_for_the_gate_wins_too(alice):
+    old, new = make_turn(alice), make_turn(alice)
+    down(old, "too_long")
+    down(new, "too_short")
+    TrainingSample.objects.filter(turn=new).update(held_back=True)
+    assert jobs.samples_of(claimed_job(alice)) == []
+    assert receipt(old)["state"] == "superseded"
+
+
+def test_a_wish_of_a_chat_that_was_kept_out_does_not_undo_what_was_learned_since(alice):
+    old, new = make_turn(alice), make_turn(alice)
+    down(old, "too_long")
+    old.session.locked = True
+    old.session.save()
+    down(new, "too_short")
+    live = make_adapter(alice, 1, "live")
+    jobs.end_job(claimed_job(alice), state=JobState.DEPLOYED, learned=live)
+    ChatSession.objects.update(locked=False)
+    job = claimed_job(alice)
+    assert jobs.samples_of(job) == []
+    assert receipt(old)["state"] == "superseded"
+    assert [s.turn for s in jobs.samples_of(job, "replay")] == [new]
+
+
+def test_a_later_attempt_is_not_reminded_of_what_was_taken_back(alice):
+    kept, gone, locked = (make_turn(alice) for _ in range(3))
+    for turn in (kept, gone, locked):
+        down(turn, "too_long")
+    live = make_adapter(alice, 1, "live")
+    jobs.end_job(claimed_job(alice), state=JobState.DEPLOYED, learned=live)
+    down(make_turn(alice, version=1), "too_long")
+    job = claimed_job(alice)
+    assert len(jobs.samples_of(job, "replay")) == 3
+    jobs.put_back(job)
+    TrainingSample.objects.filter(turn=gone).update(state=SampleState.WITHDRAWN)
+    ChatSession.objects.filter(pk=locked.session_id).update(locked=True)
+    job = jobs.claim_job(job.public_id)
+    assert [s.turn for s in jobs.samples_of(job, "replay")] == [kept]
+
+
+def test_a_wish_in_words_puts_an_older_reason_aside(alice):
+    short, long = make_turn(alice), make_turn(alice)
+    down(short, "too_long")
+    feedback.rate_turn(
+        turn=long, author=alice, changes={"value": -1, "comment": "Longer!", "final": True}
+    )
+    assert [s.turn for s in jobs.samples_of(claimed_job(alice))] == [long]
+    assert receipt(short)["state"] == "superseded"
+
+
+def test_a_job_is_reminded_of_hints_however_much_was_liked_since(alice):
+    """What a version learned under hints is answered anew; likes alone would push it out."""
+    asked = [make_turn(alice) for _ in range(2)]
+    followed = make_turn(alice, prompted_hints=["Be short."])  # liked, and told what it followed
+    likes = [make_turn(alice) for _ in range(9)]
+    for turn in asked:
+        down(turn, "too_long")
+    for turn in (followed, *likes):
+        up(turn)
+    job = claimed_job(alice)
+    jobs.end_job(job, state=JobState.DEPLOYED, learned=make_adapter(alice, 1, "live"))
+    down(make_turn(alice, version=1), "too_long")
+    replayed = jobs.samples_of(claimed_job(alice), "replay")
+    assert [s.turn for s in replayed] == [*asked, followed, *likes[-CANDIDATES:]]
