@@ -49,4 +49,8 @@ def with_chosen_hint(
 
 def _topk(base: Base, model: PeftModel, prompt: tuple[int, ...], item: Item, k: int) -> Tensor:
     hidden_TH = response_hidden(base, model, [(prompt, item.response_ids)])
-    return over_logits(base, hidden_TH, lambda part_TV, _: part_TV.topk(k, dim=-1).indices)
+
+    def most_likely(logits_TV: Tensor, _chunk: slice) -> Tensor:
+        return logits_TV.topk(min(k, logits_TV.shape[-1]), dim=-1).indices
+
+    return over_logits(base, hidden_TH, most_likely)

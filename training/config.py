@@ -19,11 +19,13 @@ REANSWER_SETS = ("needed", "all")
 CHOOSABLE = (  # fields that a job may be queued with; the rest is the installation's
     "estimator", "topk", "topk_support", "topk_clip", "teacher", "hint_boost", "hint_boost_again",
     "question_boost", "question_tokens", "forward_share", "reanswer_hints", "reanswer_sets",
-    "demonstrations", "correction_weight", "combine", "distill_weight", "reward_weight",
-    "anchor_weight", "clip_low", "clip_high", "importance_cap", "negative_importance_cap",
-    "positive_cap", "negative_cap", "reward_epochs", "reward_step", "kto_beta",
+    "demonstrations", "correction_weight", "liked_weight", "combine", "distill_weight",
+    "reward_weight", "anchor_weight", "clip_low", "clip_high", "importance_cap",
+    "negative_importance_cap", "positive_cap", "negative_cap", "reward_epochs", "reward_step",
+    "kto_beta",
 )  # fmt: skip
 MOST_EPOCHS = 16  # that a job may be given
+MOST_WORDS = 1000  # of the support of top-k; the memory of choosing a hint goes by its square
 CANDIDATES = 4  # liked replies that demonstrations are chosen from: the newest
 COLLECTED = 4  # hints of other replies that stand before a re-answer's own: the newest
 REPLAYED = 8  # of what earlier versions learned under hints, answered anew: the newest
@@ -71,6 +73,7 @@ class TrainConfig:
     demonstration_tokens: int = 96  # longest of them
     correction_weight: float = 4.0  # of the words of corrections beside the distillation; LOG
     correction_tokens: int = 128  # first of a correction that train
+    liked_weight: float = 0.0  # of KL(before the job || policy) on liked replies beside it; LOG
     forward_share: float = 0.0  # weight of KL(teacher || policy) beside KL(policy || teacher)
     hint_boost: float = 0.3  # teacher logits go so much further the way of the hint; docs/LOG.md
     hint_boost_again: float = 0.9  # when it is said again after a version has learned it
@@ -189,6 +192,8 @@ def check_chosen(fields: Mapping[str, object]) -> None:
     chosen = TrainConfig.from_json(json.dumps(dict(fields)))
     if chosen.reward_epochs > MOST_EPOCHS:
         raise ValueError(f"reward_epochs must be at most {MOST_EPOCHS}: each is a pass over all")
+    if chosen.topk > MOST_WORDS:
+        raise ValueError(f"topk must be at most {MOST_WORDS}: it goes into memory by its square")
 
 
 def _fits(value: object, kind: str) -> bool:
@@ -219,9 +224,9 @@ _POSITIVE = (
 )  # fmt: skip
 _NOT_NEGATIVE = (
     "seed", "weight_decay", "kl_stop", "kl_full_share", "max_version_age", "hint_boost",
-    "hint_boost_again", "question_boost", "distill_weight", "correction_weight", "hint_effect_min",
-    "reward_weight", "reward_step", "anchor_weight", "clip_high", "demonstrations",
-    "gate_drift_margin", "gate_preference_margin", "gate_cut_margin", "gate_chance",
-    "gate_length_min", "gate_repeat_margin",
+    "hint_boost_again", "question_boost", "distill_weight", "correction_weight", "liked_weight",
+    "hint_effect_min", "reward_weight", "reward_step", "anchor_weight", "clip_high",
+    "demonstrations", "gate_drift_margin", "gate_preference_margin", "gate_cut_margin",
+    "gate_chance", "gate_length_min", "gate_repeat_margin",
 )  # fmt: skip
 _SHARES = ("beta1", "beta2", "forward_share", "clip_low", "baseline_rate", "gate_empty_max")

@@ -24,6 +24,7 @@ from training.demonstrations import with_demonstrations
 from training.errors import Diverged, NoSignal, OptimizerInvalid
 from training.forward import response_logprobs
 from training.kto import kto_backward, weights_of
+from training.liked import Liked
 from training.metrics import step_metrics
 from training.optimizer import load_optimizer, make_optimizer
 from training.prepare import HINT_NO_EFFECT, prepare, said_again, under_collected
@@ -75,6 +76,7 @@ def train(
     run.sets = reanswer_sets(items, config)
     replayed = _replayed(run, replay, again, is_alone=not hinted) if run.sets else []
     learns = bool(hinted or replayed)
+    run.liked = Liked(base, model, items if learns else (), config, check)
     rated, run.kto_weights = in_steps(items, batch_size=config.batch_size), weights_of(items)
     epochs = 1 if learns else config.reward_epochs
     run.steps = epochs * len(rated) + learns * run.sets * config.reanswer_steps
@@ -145,6 +147,7 @@ class _Run:
     effects: dict[int, tuple[float, ...]] = field(default_factory=dict)  # of each token
     optimizer: torch.optim.AdamW = field(init=False)
     teacher: Teacher = field(init=False)
+    liked: Liked = field(init=False)
 
     def __post_init__(self) -> None:
         self.optimizer = make_optimizer(self.model, self.config)
@@ -343,6 +346,7 @@ def _backward(run: _Run, items: Sequence[Item]) -> StepSums:
     """The step's gradient, a micro-batch at a time."""
     counts = counts_of(items, run.config)
     sums = correction_backward(run.base, run.model, items, run.config, run.check)
+    sums += run.liked.backward(run.step)
     for group in micro_batches(items, max_tokens=run.config.micro_batch_tokens):
         run.check()
         teacher_NH = run.teacher.hidden(group)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from peft import PeftModel
@@ -36,3 +38,12 @@ def test_the_candidate_that_the_student_can_nearly_say_is_chosen(
     # The empty candidate adds nothing to the prompt: the student's own words, all of them.
     assert chosen.teacher_prompt_ids == item.prompt_ids
     assert chosen.other_prompts_ids == ()
+
+
+def test_more_words_than_there_are_choose_the_first_hint(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    sample = make_sample(base, 1, hint="zz zzz!", other_hints=["One word."])
+    (item,) = items_of(base, [sample], config)
+    chosen = with_chosen_hint(base, model, item, replace(config, topk=1000))
+    assert chosen.teacher_prompt_ids == item.teacher_prompt_ids  # all words are shared: equals

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from training.config import MOST_EPOCHS, TrainConfig, check_chosen
+from training.config import MOST_EPOCHS, MOST_WORDS, TrainConfig, check_chosen
 
 
 def test_json_there_and_back() -> None:
@@ -47,5 +47,7 @@ def test_a_job_is_given_what_can_be_chosen_within_its_bounds() -> None:
     check_chosen({"reward_epochs": MOST_EPOCHS, "reward_step": 1.0, "negative_importance_cap": 2.0})
     with pytest.raises(ValueError, match="at most 16"):
         check_chosen({"reward_epochs": MOST_EPOCHS + 1})
+    with pytest.raises(ValueError, match="topk must be at most 1000"):
+        check_chosen({"topk": MOST_WORDS + 1})
     with pytest.raises(ValueError, match="rank: a job is given estimator"):
         check_chosen({"rank": 8})

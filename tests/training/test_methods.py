@@ -11,19 +11,20 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
-from tests.training.conftest import job, make_sample, samples
-from tests.training.test_trainer import gradients, items_of, weights
+from tests.training.conftest import items_of, job, make_sample, samples
+from tests.training.test_trainer import gradients, weights
 from training.adapters import adapter_tensors, snapshot, wearing
 from training.advantages import distillation_advantages
 from training.base import Base
 from training.batching import Item
 from training.config import METHODS, TrainConfig
 from training.errors import NoSignal
-from training.forward import response_logprobs
+from training.forward import boosted, response_hidden, response_logprobs
 from training.logprobs import reverse_kl, token_logprobs
 from training.losses import distillation_loss, topk_distillation_loss
 from training.prepare import NO_LOGPROBS
 from training.step import counts_of
+from training.teacher import Teacher
 
 UNCAPPED: dict[str, float] = {"importance_cap": 1e9, "negative_importance_cap": 1e9}
 
@@ -271,18 +272,21 @@ def test_every_method_trains_a_mixed_job_and_changes_the_adapter(
 def test_the_parent_as_teacher_is_the_adapter_before_the_job(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
+    """And stays that while the policy moves on: a moving teacher degenerates."""
     walk_away(model)
-    parent = snapshot(model)
-    sample = make_sample(base, 1)
-    pair = (
-        base.render([{"role": "user", "content": "question 1\n\nAnother."}]),
-        sample.response_ids[: config.rated_tokens],
-    )
-    before = response_logprobs(base, model, pair)
-    job(base, model, [sample], dataclasses.replace(config, teacher="parent"))
-    assert not torch.equal(response_logprobs(base, model, pair), before)
-    with wearing(model, parent):
-        assert torch.equal(response_logprobs(base, model, pair), before)
+    items = items_of(base, [make_sample(base, 1)], config)
+    teacher = Teacher(base, model, dataclasses.replace(config, teacher="parent"))
+    before_NH = teacher.hidden(items)
+    with torch.no_grad():
+        hinted = [(item.teacher_prompt_ids, item.response_ids) for item in items]
+        plain = [(item.prompt_ids, item.response_ids) for item in items]
+        states = [response_hidden(base, model, pairs) for pairs in (hinted, plain)]
+    torch.testing.assert_close(before_NH, boosted(*states, boost=config.hint_boost))
+    walk_away(model)
+    teacher.forget()
+    assert torch.equal(teacher.hidden(items), before_NH)
+    with torch.no_grad():
+        assert not torch.equal(response_hidden(base, model, hinted), states[0])
 
 
 def test_the_two_teachers_teach_differently(
