@@ -168,6 +168,11 @@ def test_ours_stands_beside_the_best_of_upstreams() -> None:
     assert "| plain | 4 | 8 | openclaw-hybrid | 0.50 |" in lines
     assert "| short | 11 | never in 32 | openclaw-hybrid | below 0.34 |" in lines
     assert len(lines) == 2 + 2 + 3
+    ours = [row_of(three=15), row_of(seed=1, three=6)]  # each seed is asked its own questions
+    assert "| short | 15 | 19 | openclaw-opd | 0.79 |" in sooner(
+        [*ours, row_of("openclaw-opd", three=19)]
+    )
+    assert sooner([row_of(three=11), row_of("openclaw-opd", seed=1, three=19)]) == []
     nearer = row_of("openclaw-opd", turns=64, evals={"0": {"satisfied": 0.5}, "64": ENDS})
     rows = [row_of(three=11), row_of("openclaw-hybrid", turns=32), nearer]
     assert "| short | 11 | never in 64 | openclaw-opd | below 0.17 |" in sooner(rows)
@@ -325,6 +330,12 @@ def test_an_aim_of_thumbs_alone_asks_for_a_base_between() -> None:
     assert line.endswith(
         "4 questions, 3 seeds | **no** |"
     )  # of two gains in four 1 draw in 16 has none
+    many = [thumbed(seed, [1] * 4 + [0] * 20, [1] * 24) for seed in range(3)]
+    many[1]["gate"] = {"accepted": False}
+    (line,) = [line for line in aims(many) if "thumbs alone" in line]
+    assert line.endswith("3 seeds, of which the gate refuses the last version of 1 | yes |")
+    (line,) = [line for line in aims(many[:2]) if "thumbs alone" in line]
+    assert line.endswith("2 seeds, of which the gate refuses the last version of 1 | **no** |")
     other = row_of(person="plain")  # whom the base satisfies in a half, and nobody has asked
     assert "plain (base 0.50) | not run | **no** |" in "\n".join(aims([*sure, other]))
     never = [thumbed(seed, [0] * 24, [1] * 24) for seed in range(3)]

@@ -30,6 +30,7 @@ SATISFIED = ((16, 0.90), (32, 0.95))  # (rated turns, mean share satisfied)
 NLL_ABOVE = 0.15  # the hinted base's, nats per token
 SOONER = 0.5  # of the turns that upstream's best needs
 LIKELY = 0.05  # p of the bootstrap
+ENOUGH = 3  # seeds of thumbs alone
 BETWEEN = (0.1, 0.9)  # what the base keeps by itself of a wish that thumbs alone can teach
 
 
@@ -157,10 +158,16 @@ def _thumbs(cells: Cells) -> list[list[str]]:
         p = min(1.0, len(groups) * chance(differences))  # the best of so many (Bonferroni)
         gain = statistics.fmean(differences)
         turns = max(last(cell) for cell in groups[name])
-        asked = f"{len(differences)} questions, {len(groups[name])} seeds"
+        asked = f"{len(differences)} questions, {len(groups[name])} seeds{_refused(groups[name])}"
         shown = f"`{name}` {gain:+.3f} after {turns}, p {p:.4f}, {asked}"
-        rows.append([_of_thumbs(person, base), shown, _met(p < LIKELY)])
+        is_met = p < LIKELY and len(groups[name]) >= ENOUGH
+        rows.append([_of_thumbs(person, base), shown, _met(is_met)])
     return rows
+
+
+def _refused(group: Cells) -> str:
+    count = sum(cell["gate"] is not None and not cell["gate"]["accepted"] for cell in group)
+    return f", of which the gate refuses the last version of {count}" if count else ""
 
 
 def _of_thumbs(person: str, base: float) -> str:

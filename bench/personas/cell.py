@@ -318,11 +318,11 @@ class Cell:
         if self.policy.is_base:
             return None
         config = self.recipe.config
+        said = [self.person.hint] if self.recipe.words else []  # a thumb explains no drift
         model = attach(self.lab.base, config, self.folder_of(self.policy))
         try:
             measures = measure(
-                self.lab.base, model, None, (), neutral_prompts(), [self.person.hint], config,
-                quiet,
+                self.lab.base, model, None, (), neutral_prompts(), said, config, quiet,
             )  # fmt: skip
         finally:
             detach(self.lab.base, model)

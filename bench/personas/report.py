@@ -62,6 +62,8 @@ def table(cells: Cells) -> str:
         "`openclaw-*` are rebuilt from formulas: bench/personas/recipes.py says what differs.",
         "Updates had no time limit; a job of the product begins no set of re-answers that would",
         f"end after {TrainConfig().train_seconds:.0f} s. `never in N`: not within N rated turns.",
+        "Every rating trains here. The product keeps every fifth after a first version aside for",
+        "its gate: its jobs begin at 8, 18, 28, 38 rated turns where these do at 8, 16, 24, 32.",
         *arithmetic(cells),
     ]
     said = f"Variations of `{DEFAULT}`, each in a thing or two: what its parts do."

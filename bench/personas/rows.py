@@ -114,17 +114,24 @@ class Race:
 
 
 def races(cells: Cells) -> list[Race]:
-    """On the people on whom both ran."""
+    """On the people on whom both ran, over the seeds that both had: the same questions."""
     found = []
     for person in people_of(cells):
         group = of(cells, person=person)
         ours = of(group, recipe=DEFAULT)
         names = sorted({c["recipe"] for c in group if c["recipe"].startswith(UPSTREAMS)})
-        if ours and names:
-            theirs = {name: of(group, recipe=name) for name in names}
-            best = min(names, key=lambda name: (turns_to_three(theirs[name]), -end(theirs[name])))
-            found.append(Race(person, ours, theirs[best], best))
+        theirs = {name: _of_seeds(of(group, recipe=name), ours) for name in names}
+        theirs = {name: rows for name, rows in theirs.items() if rows}
+        if theirs:
+            best = min(theirs, key=lambda name: (turns_to_three(theirs[name]), -end(theirs[name])))
+            found.append(Race(person, _of_seeds(ours, theirs[best]), theirs[best], best))
     return found
+
+
+def _of_seeds(cells: Cells, others: Cells) -> Cells:
+    """Those whose seed is among the others'."""
+    seeds = {cell["seed"] for cell in others}
+    return [cell for cell in cells if cell["seed"] in seeds]
 
 
 def end(group: Cells) -> float:
