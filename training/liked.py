@@ -38,6 +38,7 @@ class Liked:
         self._base, self._model, self._config, self._check = base, model, config, check
         liked = [item for item in items if not item.is_hinted and (item.reward or 0) > 0]
         self._items = liked if config.liked_weight else []
+        self._share = len(liked) / len(items) if liked else 0.0
         self._before: dict[int, Tensor] = {}  # (T, H) by sample id
         for group in micro_batches(self._items, max_tokens=config.micro_batch_tokens):
             check()
@@ -47,17 +48,19 @@ class Liked:
             self._before |= {item.sample_id: s for item, s in zip(group, states, strict=True)}
 
     def backward(self, step: int) -> StepSums:
-        """Add lambda times the gradient of L = 1/n sum_t KL(pi_before || pi) to the adapter's.
+        """Add lambda u times the gradient of L = 1/n sum_t KL(pi_before || pi) to the adapter's.
 
         Over at most `batch_size` of the replies, the next ones at each step; n are their tokens in
-        this step, lambda `liked_weight`. At step 0 the policy is what it was: nothing is added.
+        this step, lambda `liked_weight`, u the share of the job's replies that they are: a single
+        like among complaints holds little. At step 0 the policy is what it was: nothing is added.
         """
         sums = StepSums()
         count = min(self._config.batch_size, len(self._items))
         if not step or not count:
             return sums
         chosen = [self._items[(step * count + i) % len(self._items)] for i in range(count)]
-        share = self._config.liked_weight / sum(len(item.response_ids) for item in chosen)
+        weight = self._config.liked_weight * self._share
+        share = weight / sum(len(item.response_ids) for item in chosen)
         for group in micro_batches(chosen, max_tokens=self._config.micro_batch_tokens):
             self._check()
             sums.loss += self._group_backward(group, share)

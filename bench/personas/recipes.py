@@ -62,11 +62,14 @@ def recipe(
     )
 
 
+TRAINER = 1  # one more whenever the same settings come to train otherwise: older rows go
+
+
 def made_with(recipe: Recipe) -> dict[str, Any]:
     """All that makes the recipe: what a row says it was made with."""
     own = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
     del own["name"]
-    return {**own, "config": json.loads(recipe.config.to_json())}
+    return {**own, "config": json.loads(recipe.config.to_json()), "trainer": TRAINER}
 
 
 # OpenClaw-RL's defaults (arXiv 2603.10165 and its scripts): raw +-1 as the advantage, no baseline,

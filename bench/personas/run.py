@@ -62,7 +62,8 @@ def is_present(row: dict[str, Any]) -> bool:
     recipe = RECIPES.get(row["recipe"])
     if recipe is None or "made_with" not in row:
         return True
-    now, then = made_with(recipe), {"corrects": recipe.learns == "sft", **row["made_with"]}
+    before = {"corrects": recipe.learns == "sft", "trainer": 1}
+    now, then = made_with(recipe), {**before, **row["made_with"]}
     then["config"] = {**json.loads(TrainConfig().to_json()), **then["config"]}
     return now == then
 

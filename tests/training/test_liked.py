@@ -48,17 +48,18 @@ def kl_by_hand(before_TV: Tensor, now_TV: Tensor) -> Tensor:
     return (before_TV.exp() * (before_TV - now_TV)).sum(dim=-1)
 
 
-def test_the_loss_is_the_mean_kl_from_before_the_job_over_the_replies_of_the_step(
+def test_the_loss_is_the_mean_kl_from_before_the_job_by_the_share_that_was_liked(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
     replies = [liked(base, number) for number in (1, 22, 333)]
     before = [logprobs_TV(model, sample) for sample in replies]
-    held = Liked(base, model, items_of(base, replies, config), config, nothing)
+    told = make_sample(base, 4444, hint=HINT)  # a fourth of the job's replies
+    held = Liked(base, model, items_of(base, [*replies, told], config), config, nothing)
     move(model)
     after = [logprobs_TV(model, sample) for sample in replies]
     kls = [kl_by_hand(*pair) for pair in zip(before, after, strict=True)]
     for step, pair in ((1, (2, 0)), (2, (1, 2))):  # two at a time, round and round
-        wanted = 0.5 * torch.cat([kls[number] for number in pair]).mean()
+        wanted = 0.5 * 0.75 * torch.cat([kls[number] for number in pair]).mean()
         assert held.backward(step).loss == pytest.approx(float(wanted), rel=1e-4)
 
 
