@@ -40,16 +40,7 @@ def hints_to_prompt(user: User) -> list[str]:
 
 def unlearned_hints(user: User) -> list[str]:
     """The user's different hints that still hold and that no version has learned, newest first."""
-    said = (
-        TrainingSample.objects.filter(
-            user=user,
-            replaced_by=None,
-            turn__session__locked=False,
-            turn__session__deleted_at=None,
-        )
-        .select_related("feedback", "turn")
-        .defer(*BULKY_OF_TURN)
-    )
+    said = _holding().filter(user=user).defer(*BULKY_OF_TURN)
     # A judge's hints are its own words, not the user's: they teach, but never stand in a prompt.
     own = said.filter(state__in=OPEN_SAMPLE, judgement=None)
     open_ones = list(own.exclude(hint="").order_by("-id"))
@@ -72,14 +63,15 @@ def unlearned_hints(user: User) -> list[str]:
 def learned_samples(version: AdapterVersion | None) -> QuerySet[TrainingSample]:
     """Feedback that the version or one of its line has learned and that still holds, newest first:
     not replaced or taken back, and of no chat that is kept out."""
-    learned = TrainingSample.objects.filter(
-        adapter__in=line_of(version),
-        state=SampleState.TRAINED,
-        replaced_by=None,
-        turn__session__locked=False,
-        turn__session__deleted_at=None,
-    )
-    return learned.select_related("feedback", "turn").order_by("-id")
+    learned = _holding().filter(adapter__in=line_of(version), state=SampleState.TRAINED)
+    return learned.order_by("-id")
+
+
+def _holding() -> QuerySet[TrainingSample]:
+    """Everybody's that were not replaced and are of no chat that is deleted or kept out."""
+    return TrainingSample.objects.filter(
+        replaced_by=None, turn__session__locked=False, turn__session__deleted_at=None
+    ).select_related("feedback", "turn")
 
 
 def replayed_samples(version: AdapterVersion | None) -> list[TrainingSample]:
@@ -108,14 +100,7 @@ def _said_since(sample: TrainingSample, version: AdapterVersion | None) -> Query
     """What its user said later and still holds: open, kept aside for the gate, too, or learned by
     the version or one of its line."""
     there = Q(state=SampleState.READY) | Q(state=SampleState.TRAINED, adapter__in=line_of(version))
-    return TrainingSample.objects.filter(
-        there,
-        user=sample.user_id,
-        pk__gt=sample.pk,
-        replaced_by=None,
-        turn__session__locked=False,
-        turn__session__deleted_at=None,
-    ).select_related("feedback", "turn")
+    return _holding().filter(there, user=sample.user_id, pk__gt=sample.pk)
 
 
 def live_line(user: User) -> list[int]:
