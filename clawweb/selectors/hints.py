@@ -100,7 +100,8 @@ def _said_since(sample: TrainingSample, version: AdapterVersion | None) -> Query
     """What its user said later and still holds: open, kept aside for the gate, too, or learned by
     the version or one of its line."""
     there = Q(state=SampleState.READY) | Q(state=SampleState.TRAINED, adapter__in=line_of(version))
-    return _holding().filter(there, user=sample.user_id, pk__gt=sample.pk)
+    later = _holding().filter(there, user=sample.user_id, pk__gt=sample.pk)
+    return later.defer(*BULKY_OF_TURN)
 
 
 def live_line(user: User) -> list[int]:

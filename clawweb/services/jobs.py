@@ -201,9 +201,8 @@ def _claim_samples(job: TrainingJob) -> None:
 
 def samples_of(job: TrainingJob, role: str = "new") -> list[TrainingSample]:
     """Those of a job that still hold: what was taken back since it was claimed is not replayed."""
-    rows = learned_samples(job.parent)
-    if role == "new":
-        rows = TrainingSample.objects.filter(state=SampleState.CLAIMED, job=job)
+    claimed = TrainingSample.objects.filter(state=SampleState.CLAIMED, job=job)
+    rows = claimed if role == "new" else learned_samples(job.parent)
     rows = rows.filter(job_samples__job=job, job_samples__role=role)
     return list(rows.select_related("turn__session", "user").order_by("id"))
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from rollouts.types import Sample
 from tests.training.conftest import items_of, job, make_sample, nothing
-from training.adapters import adapter_tensors, scale, snapshot
+from tests.training.test_methods import walk_away
+from training.adapters import scale, snapshot
 from training.base import Base
 from training.config import TrainConfig
 from training.liked import Liked
@@ -26,13 +27,6 @@ def config(config: TrainConfig) -> TrainConfig:
 
 def liked(base: Base, number: int, **more: object) -> Sample:
     return make_sample(base, number, reward=1.0, hint=None, **more)
-
-
-@torch.no_grad()
-def move(model: PeftModel) -> None:
-    generator = torch.Generator().manual_seed(1)
-    for tensor in adapter_tensors(model).values():
-        tensor.add_(torch.randn(tensor.shape, generator=generator) * 0.05)
 
 
 @torch.no_grad()
@@ -55,7 +49,7 @@ def test_the_loss_is_the_mean_kl_from_before_the_job_by_the_share_that_was_liked
     before = [logprobs_TV(model, sample) for sample in replies]
     told = make_sample(base, 4444, hint=HINT)  # a fourth of the job's replies
     held = Liked(base, model, items_of(base, [*replies, told], config), config, nothing)
-    move(model)
+    walk_away(model)
     after = [logprobs_TV(model, sample) for sample in replies]
     kls = [kl_by_hand(*pair) for pair in zip(before, after, strict=True)]
     for step, pair in ((1, (2, 0)), (2, (1, 2))):  # two at a time, round and round
@@ -71,7 +65,7 @@ def test_its_gradient_does_not_depend_on_how_a_step_is_cut(
         scale(model, start, share=1.0)
         own = replace(config, **changes)  # type: ignore[arg-type]
         held = Liked(base, model, items_of(base, replies, own), own, nothing)
-        move(model)
+        walk_away(model)
         held.backward(1)
         return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
@@ -93,7 +87,7 @@ def test_what_was_not_liked_as_it_was_is_not_held(
     sample = replace(liked(base, 1), **changes)  # type: ignore[arg-type]
     own = replace(config, liked_weight=weight)
     held = Liked(base, model, items_of(base, [sample], own), own, nothing)
-    move(model)
+    walk_away(model)
     assert held.backward(1).loss == 0.0
 
 
