@@ -32,7 +32,9 @@ from rollouts.types import Sample
 from training.adapters import SavedAdapter, attach, check_folder, detach, save_version
 from training.advantages import Baseline
 from training.base import Base, load_base
-from training.config import CHOOSABLE, TrainConfig
+from training.config import CANDIDATES, CHOOSABLE, TrainConfig
+from training.demonstrations import correction_of
+from training.drift import Wishes
 from training.errors import NoSignal, TrainingError
 from training.gate import decide, measure, neutral_prompts, step_back, warm, way_measure
 from training.optimizer import save_optimizer
@@ -116,8 +118,8 @@ def _version(job: TrainingJob, keeper: Keeper) -> bool:
         result = _train(job, base, model, settings, parent, keeper)
         clock.took("train")
         jobs.advance(job, state=JobState.GATING, phase=_GATE, timings=clock.seconds)
-        hints = _hints(job)
-        way = step_back(base, model, parent, neutral_prompts(), hints, settings, check)
+        wishes = _wishes(job)
+        way = step_back(base, model, parent, neutral_prompts(), wishes, settings, check)
         clock.took("step_back")
         version = versions.next_version(job.user)
         path = versions.folder_for(job.user, version, job.attempt)
@@ -127,7 +129,7 @@ def _version(job: TrainingJob, keeper: Keeper) -> bool:
         # What another template or tokenizer rendered is not what the two versions would read.
         kept_aside = [row for row in kept_aside if row.template_hash == base.template_hash]
         measures = measure(
-            base, model, parent, kept_aside, neutral_prompts(), hints, settings, check
+            base, model, parent, kept_aside, neutral_prompts(), wishes, settings, check
         )
         measures.append(way_measure(way))
         clock.took("gate")
@@ -261,11 +263,16 @@ def sample_for(row: TrainingSample, parent: AdapterVersion | None) -> Sample:
     )
 
 
-def _hints(job: TrainingJob) -> list[str]:
-    """The user's different hints, newest first: what the versions so far were asked to become."""
+def _wishes(job: TrainingJob) -> Wishes:
+    """What the versions so far were asked to become. Corrections count where no hint was said."""
     controls = tokenizer_controls()
     rows = [*reversed(jobs.samples_of(job)), *learned_samples(job.parent)[:200]]
-    return list(dict.fromkeys(defuse(hint, controls) for row in rows for hint in row.lessons))
+    hints = dict.fromkeys(defuse(hint, controls) for row in rows for hint in row.lessons)
+    if hints:
+        return Wishes(hints=tuple(hints))
+    corrected = [row for row in rows if row.correction][:CANDIDATES]
+    shown = [correction_of(sample_for(row, job.parent)) for row in corrected]
+    return Wishes(examples=tuple(each for each in shown if each))
 
 
 def _train_config(job: TrainingJob) -> TrainConfig:

@@ -9,6 +9,8 @@ from os.path import commonprefix
 import torch
 from torch import Tensor
 
+Pair = tuple[Sequence[int], Sequence[int]]  # prompt ids, response ids
+
 WORTH_SHARING = 32  # tokens not read again: fewer cost as much as a pass of their own
 
 
@@ -27,6 +29,7 @@ class Item:
     teacher_prompt_ids: tuple[int, ...]
     is_hinted: bool  # a hint teaches it
     other_prompts_ids: tuple[tuple[int, ...], ...] = ()
+    noted_prompt_ids: tuple[int, ...] = ()  # under a note that asks for nothing; (): not compared
     unasked_prompt_ids: tuple[int, ...] = ()  # without what was asked; (): not held to it
     boost: float = 0.0  # how much further than its hint alone its teacher goes
     correction_ids: tuple[int, ...] = ()  # what the user wrote instead, to be learned as it stands
@@ -38,6 +41,16 @@ class Item:
     reward: float | None = None  # the vote itself, for the charts
     version_age: int = 0  # versions since the one that wrote it, for the charts
     is_finished: bool | None = None  # a re-answer's: whether it ended by itself
+
+    @property
+    def plain(self) -> Pair:
+        """The reply after its prompt, as the policy reads it."""
+        return self.prompt_ids, self.response_ids
+
+    @property
+    def taught(self) -> Pair:
+        """And as the teacher reads it."""
+        return self.teacher_prompt_ids, self.response_ids
 
     @property
     def length(self) -> int:
@@ -64,9 +77,12 @@ class PaddedBatch:
     predicts_BT: Tensor
 
 
-def pad_batch(
-    pairs: Sequence[tuple[Sequence[int], Sequence[int]]], *, pad_id: int, device: str
-) -> PaddedBatch:
+def by_item(items: Sequence[Item], rows_N: Tensor) -> tuple[Tensor, ...]:
+    """What stands row by row for all replies' tokens, (N, ...): each reply's, (T, ...)."""
+    return torch.split(rows_N, [len(item.response_ids) for item in items])
+
+
+def pad_batch(pairs: Sequence[Pair], *, pad_id: int, device: str) -> PaddedBatch:
     """Pad (prompt ids, response ids) pairs. Prompts and responses must not be empty."""
     prompts = [prompt for prompt, _ in pairs]
     shared = shared_length(prompts)

@@ -15,9 +15,9 @@ from peft import PeftModel
 from torch import Tensor
 
 from training.base import Base
-from training.batching import Item, micro_batches
+from training.batching import Item, Pair, micro_batches
 from training.config import TrainConfig
-from training.forward import Pair, backward_in_chunks, logits, response_hidden
+from training.forward import backward_in_chunks, logits, response_hidden
 from training.logprobs import token_logprobs
 from training.step import StepSums
 
@@ -42,9 +42,9 @@ def correction_backward(
     sums = StepSums(corrected_tokens=sum(len(item.response_ids) for item in said))
     for group in micro_batches(said, max_tokens=config.micro_batch_tokens):
         check()
-        pairs = [(item.prompt_ids, item.response_ids) for item in group]
+        plain = [item.plain for item in group]
         share = config.correction_weight / sums.corrected_tokens
-        loss = words_backward(base, model, pairs, share=share)
+        loss = words_backward(base, model, plain, share=share)
         sums.loss += loss
         sums.correction_nll += loss / share
     return sums

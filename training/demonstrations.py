@@ -48,6 +48,14 @@ def with_demonstrations(
     return taught
 
 
+def correction_of(sample: Sample) -> Demonstration | None:
+    """What the user wrote instead of the reply to what they asked; None where that is not there."""
+    question = _question(sample)
+    if not sample.correction or question is None:
+        return None
+    return Demonstration(question=question, answer=sample.correction.strip())
+
+
 def _answer_ids(base: Base, sample: Sample) -> tuple[int, ...]:
     """What the user wanted to read: the correction, else the reply that they liked."""
     if sample.correction:

@@ -1,21 +1,25 @@
 """How far a version has moved from the base on subjects that nobody rated, and how far it may.
 
-Drift is KL(base || version) per token on the base's greedy replies to the neutral prompts. A user's
-wishes explain some of it: the limit is what the base itself drifts with all of them in its prompt,
-and a margin. What is measured is kept in `Base.cache`.
+Drift is KL(base || version) per token on the base's greedy replies to the neutral prompts. What a
+user asked for explains some of it: the limit is what the base itself drifts with the hints in its
+prompt, or, of a user who never said any, after an example of what they wrote instead; and a margin.
+What is measured is kept in `Base.cache`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from peft import PeftModel
 from torch import Tensor
 
-from rollouts.hints import hinted_messages, joined
-from rollouts.types import Message
+from rollouts.hints import demonstrated_messages, hinted_messages, joined
+from rollouts.types import Demonstration, Message
 from training.adapters import adapter_tensors
 from training.base import Base
 from training.config import TrainConfig
@@ -23,8 +27,18 @@ from training.forward import kl_between, response_hidden
 from training.sampling import sample_replies
 
 NEWEST_HINTS = 4  # that a perfect student is taken to follow at once
+NEWEST_EXAMPLES = 2  # of corrections: each is a whole exchange before every neutral prompt
 
 Pairs = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What a user asked for, newest first: in hints, and in questions with the replies that they
+    wrote instead of the model's."""
+
+    hints: tuple[str, ...] = ()
+    examples: tuple[Demonstration, ...] = ()
 
 
 def drift(
@@ -49,14 +63,30 @@ def drift_limit(
     base: Base,
     model: PeftModel,
     neutral: Sequence[str],
-    hints: Sequence[str],
+    wishes: Wishes,
     config: TrainConfig,
     check: Callable[[], None],
 ) -> float:
-    """The hinted base's own drift under the newest hints, and the margin."""
-    newest = tuple(dict.fromkeys(hint.strip() for hint in hints if hint.strip()))[:NEWEST_HINTS]
-    own = _hinted_drift(base, model, neutral, newest, config, check) if newest else 0.0
-    return own + config.gate_drift_margin
+    """What the user's wishes explain, and the margin: the hinted base's own drift under the newest
+    hints; without any, the mean drift of the base after each of the newest examples that fit."""
+    said = (hint.strip() for hint in wishes.hints)
+    hint = joined(list(dict.fromkeys(filter(None, said)))[:NEWEST_HINTS])
+    margin = config.gate_drift_margin
+    if hint is not None:
+        prompts = [hinted_messages(asked(each), hint=hint, correction=None) for each in neutral]
+        return _prompted_drift(base, model, neutral, prompts, config, check) + margin
+    shown = ([_after(example, each) for each in neutral] for example in wishes.examples)
+    room = config.max_tokens - config.gate_tokens
+    fitting = (prompts for prompts in shown if len(base.render(prompts[0])) <= room)
+    own = [
+        _prompted_drift(base, model, neutral, prompts, config, check)
+        for prompts in islice(fitting, NEWEST_EXAMPLES)
+    ]
+    return (statistics.fmean(own) if own else 0.0) + margin
+
+
+def _after(example: Demonstration, prompt: str) -> list[Message]:
+    return demonstrated_messages(asked(prompt), [example], hint=None)
 
 
 def asked(prompt: str) -> list[Message]:
@@ -109,27 +139,23 @@ def _drift_of(
     return float(kl_between(base, base_NH, _hidden(base, model, pairs, check)).mean())
 
 
-def _hinted_drift(
+def _prompted_drift(
     base: Base,
     model: PeftModel,
     neutral: Sequence[str],
-    hints: tuple[str, ...],
+    prompts: Sequence[Sequence[Message]],
     config: TrainConfig,
     check: Callable[[], None],
 ) -> float:
-    """What a perfect student of the hints would drift: the base with them in its prompt."""
-    place = ("hinted drift", tuple(neutral), hints, config.gate_tokens)
+    """What a perfect student would drift: the base that is asked the neutral prompts so."""
+    rendered = tuple(base.render(messages) for messages in prompts)
+    place = ("prompted drift", rendered, config.gate_tokens)
     found = base.cache.get(place)
     if isinstance(found, float):
         return found
-    hint = joined(hints)
     replies = [reply for _, reply in _greedy_pairs(base, model, neutral, config, check)]
-    prompts = [
-        base.render(hinted_messages(asked(prompt), hint=hint, correction=None))
-        for prompt in neutral
-    ]
     with model.disable_adapter():
-        pairs = tuple(zip(prompts, replies, strict=True))
+        pairs = tuple(zip(rendered, replies, strict=True))
         drift = _drift_of(base, model, neutral, pairs, check)
     base.cache[place] = drift
     return drift

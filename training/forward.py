@@ -16,13 +16,11 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from training.base import Base
-from training.batching import pad_batch
+from training.batching import Pair, pad_batch
 from training.logprobs import reverse_kl, token_logprobs
 
 CHUNK = 128  # response positions whose logits exist at once: 25 MB each at 49,152 words in fp32
 PLAIN_ATTENTION = 192  # positions: more, and the scores that plain products keep fill the memory
-
-Pair = tuple[Sequence[int], Sequence[int]]  # prompt ids, response ids
 
 
 def response_hidden(base: Base, model: PeftModel | Any, pairs: Sequence[Pair]) -> Tensor:

@@ -22,7 +22,7 @@ from rollouts.types import Sample
 from training.adapters import attach, detach, round_to_saved, scale, snapshot, wearing
 from training.base import Base
 from training.config import TrainConfig
-from training.drift import asked, drift, drift_limit, weights_sha256
+from training.drift import Wishes, asked, drift, drift_limit, weights_sha256
 from training.forward import response_logprobs
 from training.prepare import plain_prompt_ids
 from training.sampling import Reply, sample_replies
@@ -69,21 +69,21 @@ def measure(
     parent: Path | None,
     held_back: Sequence[Sample],
     neutral: Sequence[str],
-    hints: Sequence[str],
+    wishes: Wishes,
     config: TrainConfig,
     check: Callable[[], None],
 ) -> list[Measure]:
     """All measures of the adapter that `model` wears, as it is saved (rounded to bf16).
 
     `parent`: folder of the version it was trained from, None for the base. `held_back`: rated
-    replies that did not train. `hints`: what the user asked for, newest first, in this job and
-    in those of its ancestors: the base under all of them sets the drift limit. `check` may raise.
+    replies that did not train. `wishes`: what the user asked for in this job and in those of its
+    ancestors: the base that is told so sets the drift limit. `check` may raise.
     """
     round_to_saved(model)
     replies = _replies(base, model, parent, neutral, config, check)
     return [
         _preference(base, model, parent, held_back, config, check),
-        _drift(base, model, neutral, hints, config, check),
+        _drift(base, model, neutral, wishes, config, check),
         *replies,
     ]
 
@@ -93,7 +93,7 @@ def step_back(
     model: PeftModel,
     parent: Path | None,
     neutral: Sequence[str],
-    hints: Sequence[str],
+    wishes: Wishes,
     config: TrainConfig,
     check: Callable[[], None],
 ) -> float:
@@ -106,7 +106,7 @@ def step_back(
     is quadratic near the base, so each try is s sqrt(limit / drift), and a little more. Within the
     ball, what broke the replies (a loop, no end) fades on the same ray.
     """
-    limit = drift_limit(base, model, neutral, hints, config, check)
+    limit = drift_limit(base, model, neutral, wishes, config, check)
     end, share = snapshot(model), 1.0
     round_to_saved(model)
     while share > LEAST_SHARE:
@@ -318,13 +318,13 @@ def _drift(
     base: Base,
     model: PeftModel,
     neutral: Sequence[str],
-    hints: Sequence[str],
+    wishes: Wishes,
     config: TrainConfig,
     check: Callable[[], None],
 ) -> Measure:
-    """KL(base || version) per token on the base's greedy replies, against the hinted base's own."""
+    """KL(base || version) per token on the base's greedy replies, against what wishes explain."""
     value = drift(base, model, neutral, config, check)
-    limit = drift_limit(base, model, neutral, hints, config, check)
+    limit = drift_limit(base, model, neutral, wishes, config, check)
     return Measure(
         measure="drift",
         value=value,

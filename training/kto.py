@@ -17,7 +17,7 @@ from torch import Tensor
 from training.adapters import adapter_tensors
 from training.advantages import kto_weights
 from training.base import Base
-from training.batching import Item, micro_batches
+from training.batching import Item, by_item, micro_batches
 from training.config import TrainConfig
 from training.forward import CHUNK, logits, logprobs_of, response_hidden
 from training.logprobs import token_logprobs
@@ -46,7 +46,7 @@ def kto_backward(
     total = 0.0
     for group in micro_batches(items, max_tokens=config.micro_batch_tokens):
         check()
-        hidden_NH = response_hidden(base, model, _pairs(group))
+        hidden_NH = _hidden(base, model, group)
         policy_N, slope_NH = _logprobs_and_slopes(base, hidden_NH, _targets(base, group))
         base_N = policy_N if is_fresh else _base_logprobs(base, model, group)
         ratio_B = _sums(policy_N - base_N, group).requires_grad_()
@@ -94,7 +94,7 @@ def _reference(
     ratios: list[Tensor] = []
     for group in micro_batches(mismatched(items), max_tokens=config.micro_batch_tokens):
         check()
-        policy_N = _logprobs(base, response_hidden(base, model, _pairs(group)), group)
+        policy_N = _logprobs(base, _hidden(base, model, group), group)
         ratios.append(_sums(policy_N - _base_logprobs(base, model, group), group))
     return max(0.0, float(torch.cat(ratios).mean()))
 
@@ -121,7 +121,7 @@ def _logprobs_and_slopes(base: Base, hidden_NH: Tensor, targets_N: Tensor) -> tu
 @torch.no_grad()
 def _base_logprobs(base: Base, model: PeftModel, group: Sequence[Item]) -> Tensor:
     with model.disable_adapter():
-        return _logprobs(base, response_hidden(base, model, _pairs(group)), group)
+        return _logprobs(base, _hidden(base, model, group), group)
 
 
 def _logprobs(base: Base, hidden_NH: Tensor, group: Sequence[Item]) -> Tensor:
@@ -131,16 +131,15 @@ def _logprobs(base: Base, hidden_NH: Tensor, group: Sequence[Item]) -> Tensor:
 
 def _sums(values_N: Tensor, group: Sequence[Item]) -> Tensor:
     """The sum over each reply's tokens, (B,)."""
-    parts = torch.split(values_N, [len(item.response_ids) for item in group])
-    return torch.stack([part_T.sum() for part_T in parts])
+    return torch.stack([part_T.sum() for part_T in by_item(group, values_N)])
+
+
+def _hidden(base: Base, model: PeftModel, group: Sequence[Item]) -> Tensor:
+    return response_hidden(base, model, [item.plain for item in group])
 
 
 def _targets(base: Base, group: Sequence[Item]) -> Tensor:
     return torch.tensor([t for item in group for t in item.response_ids], device=base.device)
-
-
-def _pairs(group: Sequence[Item]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    return [(item.prompt_ids, item.response_ids) for item in group]
 
 
 def _is_liked(item: Item) -> bool:

@@ -14,7 +14,7 @@ from peft import PeftModel
 from torch import Tensor
 
 from training.base import Base
-from training.batching import Item, micro_batches
+from training.batching import Item, by_item, micro_batches
 from training.config import TrainConfig
 from training.forward import backward_in_chunks, logits, response_hidden
 from training.logprobs import reverse_kl
@@ -43,8 +43,8 @@ class Liked:
         for group in micro_batches(self._items, max_tokens=config.micro_batch_tokens):
             check()
             with torch.no_grad():
-                before_NH = response_hidden(base, model, _pairs(group))
-            states = torch.split(before_NH, [len(item.response_ids) for item in group])
+                before_NH = response_hidden(base, model, [item.plain for item in group])
+            states = by_item(group, before_NH)
             self._before |= {item.sample_id: s for item, s in zip(group, states, strict=True)}
 
     def backward(self, step: int) -> StepSums:
@@ -73,8 +73,5 @@ class Liked:
             before_NV = logits(self._base, before_NH[chunk])
             return share * reverse_kl(before_NV, logits(self._base, hidden_NH)).sum()
 
-        return backward_in_chunks(response_hidden(self._base, self._model, _pairs(group)), loss_of)
-
-
-def _pairs(group: Sequence[Item]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    return [(item.prompt_ids, item.response_ids) for item in group]
+        plain = [item.plain for item in group]
+        return backward_in_chunks(response_hidden(self._base, self._model, plain), loss_of)

@@ -11,6 +11,7 @@ from rollouts.hints import (
     demonstrated_messages,
     hinted_messages,
     joined,
+    noted_messages,
     prompted_messages,
     unasked_messages,
 )
@@ -25,7 +26,7 @@ NO_LOGPROBS = "no_logprobs"  # trains by reward, but what it was sampled with is
 GREEDY = "greedy"  # trains by reward, but was not drawn from a distribution
 TOO_LONG = "too_long"
 STALE = "stale"  # answered by a version too far behind
-HINT_NO_EFFECT = "hint_no_effect"  # the base answers the same with it, or has no place for it
+HINT_NO_EFFECT = "hint_no_effect"  # moves the base as a note that asks for nothing, or has no place
 TEMPLATE_CHANGED = "template_changed"  # the prompt renders to other ids than were sampled from
 
 
@@ -82,6 +83,7 @@ def _item(
     distilled = sample.is_hinted and config.distils
     try:
         teacher_prompts = _teacher_prompts(base, sample, config) if distilled else [prompt_ids]
+        noted = _noted(base, sample) if distilled and config.hint_effect_min else ()
         unasked = _unasked(base, sample) if distilled and config.question_boost else ()
     except (ValueError, TemplateError):  # nothing a user said, or nothing that the template takes
         return HINT_NO_EFFECT
@@ -96,6 +98,7 @@ def _item(
         teacher_prompt_ids=teacher_prompts[0],
         other_prompts_ids=tuple(teacher_prompts[1:]),
         is_hinted=distilled,
+        noted_prompt_ids=noted,
         unasked_prompt_ids=unasked,
         correction_ids=_correction(base, sample, len(prompt_ids), config) if distilled else (),
         boost=config.hint_boost if again.isdisjoint(sample.lessons) else config.hint_boost_again,
@@ -138,6 +141,10 @@ def _correction(base: Base, sample: Sample, prompt: int, config: TrainConfig) ->
         return ()
     ids = base.answer_ids(sample.correction)
     return ids[: min(config.correction_tokens, config.max_tokens - prompt)]
+
+
+def _noted(base: Base, sample: Sample) -> tuple[int, ...]:
+    return base.render(noted_messages(sample.messages), sample.tools, sample.at)
 
 
 def _unasked(base: Base, sample: Sample) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from training.advantages import distillation_advantages
 from training.base import Base
-from training.batching import Item
+from training.batching import Item, by_item
 from training.config import TrainConfig
 from training.forward import backward_in_chunks, logits, response_hidden
 from training.logprobs import entropy, picked, reverse_kl, token_logprobs
@@ -126,7 +126,7 @@ def group_backward(
             sums.entropy += float(entropy(policy_NV).sum())
         return loss_on(policy_logits_NV, teacher_logits_NV, part, config, counts, sums)
 
-    hidden_NH = response_hidden(base, model, [(i.prompt_ids, i.response_ids) for i in group])
+    hidden_NH = response_hidden(base, model, [item.plain for item in group])
     sums.loss = backward_in_chunks(hidden_NH, loss_of)
     sums.effects = _by_reply(group, torch.cat(gaps)) if shows_effects else {}
     return sums
@@ -160,7 +160,7 @@ def loss_on(
 
 def _by_reply(group: Sequence[Item], gap_N: Tensor) -> dict[int, tuple[float, ...]]:
     """The micro-batch's gaps to the teacher, under the samples that a hint teaches."""
-    gaps_T = torch.split(gap_N, [len(item.response_ids) for item in group])
+    gaps_T = by_item(group, gap_N)
     pairs = zip(group, gaps_T, strict=True)
     return {item.sample_id: tuple(gap_T.tolist()) for item, gap_T in pairs if item.is_hinted}
 

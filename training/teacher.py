@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from peft import PeftModel
@@ -10,10 +11,23 @@ from torch import Tensor
 
 from training.adapters import snapshot, wearing
 from training.base import Base
-from training.batching import Item
+from training.batching import Item, Pair, by_item
 from training.candidates import with_chosen_hint
 from training.config import TrainConfig
-from training.forward import Pair, boosted, held_to_question, kl_between, response_hidden
+from training.forward import boosted, held_to_question, kl_between, response_hidden
+
+
+class Effect(NamedTuple):
+    """How far a hint moves the teacher on one reply, nats per token."""
+
+    taught_T: Tensor  # KL(plain || hinted and boosted) of each token: what there is to learn
+    beyond_note: float | None  # KL(under a note || hinted), the mean; None where not compared
+
+    @property
+    def own(self) -> float | None:
+        """The hint's own part: none of a mere note, none of no words at all."""
+        beyond = self.beyond_note
+        return None if beyond is None else min(beyond, float(self.taught_T.mean()))
 
 
 class Teacher:
@@ -35,14 +49,22 @@ class Teacher:
         """The item under that of its candidate hints which teaches it best."""
         return with_chosen_hint(self._base, self._model, item, self._config, self._adapter)
 
-    def effects(self, group: Sequence[Item]) -> list[Tensor]:
-        """How far its hint moves the teacher on each hinted reply: KL(plain || hinted and boosted)
-        of each token, (T,) nats."""
+    def effects(self, group: Sequence[Item]) -> list[Effect]:
+        """How far its hint moves the teacher on each hinted reply."""
         hinted_NH, plain_NH = self._both_ways(group)
         teacher_NH = boosted(hinted_NH, plain_NH, boost=self._boosts(group))
         self._keep(group, self._held(group, teacher_NH, plain_NH))
-        effect_N = kl_between(self._base, plain_NH, teacher_NH)
-        return list(torch.split(effect_N, [len(item.response_ids) for item in group]))
+        taught = by_item(group, kl_between(self._base, plain_NH, teacher_NH))
+        beyond = self._beyond_notes(group, hinted_NH)
+        return [Effect(*pair) for pair in zip(taught, beyond, strict=True)]
+
+    def _beyond_notes(self, group: Sequence[Item], hinted_NH: Tensor) -> list[float | None]:
+        """KL(under a note that asks for nothing || hinted) on each reply, the mean."""
+        if not all(item.noted_prompt_ids for item in group):
+            return [None] * len(group)
+        noted_NH = self._states([(item.noted_prompt_ids, item.response_ids) for item in group])
+        kls = by_item(group, kl_between(self._base, noted_NH, hinted_NH))
+        return [float(kl_T.mean()) for kl_T in kls]
 
     def hidden(self, group: Sequence[Item]) -> Tensor:
         """Hidden states on the replies, (N, H), row by row. Of replies that no hint teaches the
@@ -53,9 +75,9 @@ class Teacher:
         if taught := [item for item in missing if item.is_hinted or is_base]:
             self._keep(taught, self._boosted(taught))
         if anchored := [item for item in missing if not item.is_hinted and not is_base]:
-            pairs = [(item.prompt_ids, item.response_ids) for item in anchored]
+            plain = [item.plain for item in anchored]
             with torch.no_grad(), wearing(self._model, None):
-                self._keep(anchored, response_hidden(self._base, self._model, pairs))
+                self._keep(anchored, response_hidden(self._base, self._model, plain))
         return torch.cat([self._kept[key] for key in keys])
 
     def _boosted(self, group: Sequence[Item]) -> Tensor:
@@ -63,7 +85,7 @@ class Teacher:
             hinted_NH, plain_NH = self._both_ways(group)
             teacher_NH = boosted(hinted_NH, plain_NH, boost=self._boosts(group))
             return self._held(group, teacher_NH, plain_NH)
-        return self._states([(i.teacher_prompt_ids, i.response_ids) for i in group])
+        return self._states([item.taught for item in group])
 
     def _held(self, group: Sequence[Item], teacher_NH: Tensor, plain_NH: Tensor) -> Tensor:
         """The teacher's states, those of hinted replies held to what was asked."""
@@ -86,14 +108,12 @@ class Teacher:
         return torch.tensor(boosts, device=self._base.device).unsqueeze(-1)
 
     def _keep(self, group: Sequence[Item], teacher_NH: Tensor) -> None:
-        lengths = [len(item.response_ids) for item in group]
-        for item, teacher_TH in zip(group, torch.split(teacher_NH, lengths), strict=True):
+        for item, teacher_TH in zip(group, by_item(group, teacher_NH), strict=True):
             self._kept[item.sample_id, item.response_ids] = teacher_TH
 
     def _both_ways(self, group: Sequence[Item]) -> tuple[Tensor, Tensor]:
         """Hidden states on the replies with the hints and without, (N, H) each."""
-        hinted = [(i.teacher_prompt_ids, i.response_ids) for i in group]
-        plain = [(i.prompt_ids, i.response_ids) for i in group]
+        hinted, plain = [item.taught for item in group], [item.plain for item in group]
         if len(group) > 1:
             return self._states(hinted), self._states(plain)
         hinted_TH, plain_TH = self._states([*hinted, *plain]).chunk(2)  # the conversation is shared

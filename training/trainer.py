@@ -30,7 +30,7 @@ from training.optimizer import load_optimizer, make_optimizer
 from training.prepare import HINT_NO_EFFECT, prepare, said_again, under_collected
 from training.sampling import sample_replies
 from training.step import StepSums, counts_of, group_backward
-from training.teacher import Teacher
+from training.teacher import Effect, Teacher
 from training.types import RATED, REANSWER, StepMetrics, TrainResult
 
 log = logging.getLogger(__name__)
@@ -172,28 +172,29 @@ def _with_chosen_hint(run: _Run, item: Item) -> Item:
 
 
 def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> list[Item]:
-    """The items whose hint moves the base on the rated reply; the others drop: hint_no_effect.
+    """The items whose hint moves the base on the rated reply further than a note that asks for
+    nothing would; the others drop: hint_no_effect.
 
     Also keeps the mean effect KL(base || teacher) of those that stay, and the teacher's states.
     """
-    effects: dict[int, Tensor] = {}
+    effects: dict[int, Effect] = {}
     items = [_with_chosen_hint(run, item) for item in items]
     if not run.config.measures_effects:
         return items
     hinted = [item for item in items if item.is_hinted]
     for group in micro_batches(hinted, max_tokens=run.config.micro_batch_tokens):
         run.check()
-        for item, effect_T in zip(group, run.teacher.effects(group), strict=True):
-            effects[item.sample_id] = effect_T
+        for item, effect in zip(group, run.teacher.effects(group), strict=True):
+            effects[item.sample_id] = effect
     small = run.config.hint_effect_min
     idle = {
         item.sample_id
         for item in hinted
-        if float(effects[item.sample_id].mean()) < small
+        if (own := effects[item.sample_id].own) is not None and own < small
         if not item.correction_ids  # learned as words, whatever the prompt does
     }
     dropped.update(dict.fromkeys(idle, HINT_NO_EFFECT))
-    if moving := [effect_T for number, effect_T in effects.items() if number not in idle]:
+    if moving := [effect.taught_T for number, effect in effects.items() if number not in idle]:
         run.effect = float(torch.cat(moving).mean())
     return [item for item in items if item.sample_id not in idle]
 
@@ -216,8 +217,7 @@ def _replayed(
 def _with_proximal(run: _Run, item: Item) -> Item:
     """The item with the log-probs that the policy gives it before the job: the clip's centre."""
     run.check()
-    pair = (item.prompt_ids, item.response_ids)
-    logprobs_T = response_logprobs(run.base, run.model, pair, temperature=item.temperature)
+    logprobs_T = response_logprobs(run.base, run.model, item.plain, temperature=item.temperature)
     return replace(item, proximal_logprobs=tuple(logprobs_T.tolist()))
 
 

@@ -33,6 +33,7 @@ from training.adapters import attach, detach, save_version
 from training.advantages import Baseline
 from training.base import Base, load_base
 from training.config import TrainConfig
+from training.drift import Wishes
 from training.forward import logits, response_hidden, response_logprobs
 from training.gate import decide, measure, neutral_prompts, warm
 from training.logprobs import token_logprobs
@@ -160,8 +161,9 @@ def run(base: Base, config: TrainConfig, args: argparse.Namespace, folder: Path)
         }
         if args.gate:
             began = time.monotonic()
+            wishes = Wishes(hints=(HINT,))
             measures = measure(
-                base, model, grandparent, (), neutral_prompts(), (HINT,), config, nothing
+                base, model, grandparent, (), neutral_prompts(), wishes, config, nothing
             )
             decision = decide(measures)
             line["gate"] = {m.measure: m.value and round(m.value, 3) for m in measures}

@@ -20,10 +20,12 @@ from bench.personas.recipes import Recipe, made_with
 from bench.personas.rival import trl_update
 from bench.personas.sft import sft_update
 from rollouts.hints import hinted_messages
-from rollouts.types import BASE, Policy, Rollout, Sample
+from rollouts.types import BASE, Demonstration, Policy, Rollout, Sample
 from training.adapters import attach, detach, save_version
 from training.advantages import Baseline
 from training.config import CANDIDATES, REPLAYED, TrainConfig
+from training.demonstrations import correction_of
+from training.drift import Wishes
 from training.forward import response_logprobs
 from training.gate import decide, measure, neutral_prompts, step_back
 from training.optimizer import save_optimizer
@@ -54,6 +56,8 @@ class Cell:
         self.optimizer: Path | None = None
         self.learned: list[Sample] = []
         self.hints: list[str] = [person.hint] if recipe.learns == "hinted" else []
+        self.wanted: dict[int, str] = {}  # by turn: what the person would say of the reply
+        self.examples: list[Demonstration] = []  # what they wrote instead, newest first
         self.waiting: list[Sample] = []  # for the batch to be full
         self.seen: tuple[Any, dict[str, Any]] = (None, {})  # what answered, and how it did
         self.replies: Sequence[Rollout] = ()  # that it gave
@@ -101,7 +105,8 @@ class Cell:
             answer = answer_of(question, reply)
             passed = self.person.is_satisfied(answer)
             self.passes.append(passed)
-            hint = "" if passed or not self.recipe.words else self.person.says(answer)
+            said = "" if passed else self.person.says(answer)
+            self.wanted[done + number] = said
             samples.append(
                 Sample(
                     id=done + number,
@@ -112,7 +117,7 @@ class Cell:
                     temperature=TEMPERATURE,
                     template_hash=self.lab.base.template_hash,
                     reward=1.0 if passed else -1.0,
-                    hint=hint or None,
+                    hint=(self.recipe.words and said) or None,
                     correction=None,
                 )
             )
@@ -192,7 +197,7 @@ class Cell:
             )  # fmt: skip
             if self.recipe.steps_back:
                 neutral = neutral_prompts()
-                step_back(self.lab.base, model, parent, neutral, self.hints, config, quiet)
+                step_back(self.lab.base, model, parent, neutral, self.wishes(), config, quiet)
             save_version(model, folder)
         finally:
             detach(self.lab.base, model)
@@ -224,21 +229,28 @@ class Cell:
                 for sample in samples
                 if (right := found.get(sample.id))
             ]  # fmt: skip
-        return [
+        samples = [
             replace(sample, correction=found[sample.id].text) if sample.id in found else sample
             for sample in samples
         ]
+        shown = [each for sample in reversed(samples) if (each := correction_of(sample))]
+        self.examples = [*shown, *self.examples]
+        return samples
+
+    def wishes(self) -> Wishes:
+        """What was said so far: it explains drift."""
+        return Wishes(hints=tuple(self.hints), examples=tuple(self.examples))
 
     def corrections(self, samples: Sequence[Sample]) -> dict[int, Rollout]:
         """By id, a reply instead of each disliked one. It is the base's under the hint, the first
         of up to TRIES that keeps the wish; where none does there is none."""
         found: dict[int, Rollout] = {}
         for attempt in range(TRIES):
-            wrong = [sample for sample in samples if sample.hint and sample.id not in found]
+            wrong = [s for s in samples if self.wanted[s.id] and s.id not in found]
             if not wrong:
                 break
             prompts = [
-                hinted_messages(sample.messages, hint=sample.hint, correction=None)
+                hinted_messages(sample.messages, hint=self.wanted[sample.id], correction=None)
                 for sample in wrong
             ]
             replies = self.lab.ask(prompts, BASE, seed=self.seed * 10_000 + 7000 + 100 * attempt)
@@ -318,11 +330,12 @@ class Cell:
         if self.policy.is_base:
             return None
         config = self.recipe.config
-        said = [self.person.hint] if self.recipe.words else []  # a thumb explains no drift
+        hints = (self.person.hint,) if self.recipe.words else ()  # a thumb explains no drift
+        wishes = Wishes(hints=hints, examples=tuple(self.examples))
         model = attach(self.lab.base, config, self.folder_of(self.policy))
         try:
             measures = measure(
-                self.lab.base, model, None, (), neutral_prompts(), said, config, quiet,
+                self.lab.base, model, None, (), neutral_prompts(), wishes, config, quiet,
             )  # fmt: skip
         finally:
             detach(self.lab.base, model)

@@ -2,8 +2,9 @@
 
     PYTHONPATH=. python bench/personas/effects.py --base var/models/SmolLM2-135M-Instruct
 
-Per hint: mean KL(base || hinted base) in nats per token over sampled replies with its range, and
-the mean log-ratio of the replies' own words. Only hints below `hint_effect_min` are dropped.
+Per hint, over sampled replies, in nats per token, means and ranges: KL(base || hinted base), the
+log-ratio of the replies' own words, and KL(base under a note that asks for nothing || hinted base),
+with the share of replies where that is below `hint_effect_min`: there the hint is dropped.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 import torch
 
 from bench.personas.people import PEOPLE
-from rollouts.hints import hinted_messages
+from rollouts.hints import hinted_messages, noted_messages
 from rollouts.types import Message
 from training.adapters import attach, detach
 from training.base import Base, load_base
@@ -24,11 +25,15 @@ from training.config import TrainConfig
 from training.forward import kl_between, response_hidden, response_logprobs
 from training.sampling import sample_replies
 
-SMALL_TALK = ("My cat is called Tom.", "Today is Tuesday.", "Thank you.", "ok", "asdf qwer zxcv")
+OTHER_WISHES = ("too long", "Don't apologise.", "Use metric units.", "No, that's wrong.")
+SMALL_TALK = (
+    "My cat is called Tom.", "Today is Tuesday.", "I like the colour blue.", "asdf qwer zxcv",
+    "hello", "haha", "ok", "Yes, exactly.", "Answer my question.", "What?", "Thank you.",
+)  # fmt: skip
 
 
 def replies_of(
-    base: Base, prompts: list[tuple[int, ...]], *, tokens: int = 48
+    base: Base, prompts: list[tuple[int, ...]], *, tokens: int = 64
 ) -> list[tuple[int, ...]]:
     """One sampled reply of the base to each prompt."""
     model = attach(base, TrainConfig(), None)
@@ -54,19 +59,28 @@ def main() -> None:
     prompts = [base.render(messages) for messages in asked]
     replies = replies_of(base, prompts)
     wishes = {wish.hint for person in PEOPLE.values() for wish in person.wishes}
-    for hint in [*sorted(wishes), *SMALL_TALK]:
-        effects, ratios = [], []
-        for messages, plain, ids in zip(asked, prompts, replies, strict=True):
+    notes = [base.render(noted_messages(messages)) for messages in asked]
+    for hint in [*sorted(wishes), *OTHER_WISHES, *SMALL_TALK]:
+        effects, ratios, beyond = [], [], []
+        for messages, plain, note, ids in zip(asked, prompts, notes, replies, strict=True):
             hinted = base.render(hinted_messages(messages, hint=hint, correction=None))
-            states = [response_hidden(base, base.model, [(p, ids)]) for p in (plain, hinted)]
-            effects.append(float(kl_between(base, *states).mean()))
+            plain_TH, note_TH, hinted_TH = (
+                response_hidden(base, base.model, [(p, ids)]) for p in (plain, note, hinted)
+            )
+            effects.append(float(kl_between(base, plain_TH, hinted_TH).mean()))
+            beyond.append(float(kl_between(base, note_TH, hinted_TH).mean()))
             pairs = [response_logprobs(base, base.model, (p, ids)) for p in (plain, hinted)]
             ratios.append(float((pairs[1] - pairs[0]).mean()))
+        dropped = statistics.fmean(nats < TrainConfig().hint_effect_min for nats in beyond)
         print(
-            f"{statistics.fmean(effects):.3f} ({min(effects):.3f}-{max(effects):.3f})"
-            f"  {statistics.fmean(ratios):+.3f}  {hint}",
+            f"{shown(effects)}  {statistics.fmean(ratios):+.3f}"
+            f"  {shown(beyond)} dropped {dropped:.2f}  {hint}",
             flush=True,
         )
+
+
+def shown(nats: list[float]) -> str:
+    return f"{statistics.fmean(nats):.3f} ({min(nats):.3f}-{max(nats):.3f})"
 
 
 if __name__ == "__main__":

@@ -145,6 +145,7 @@ RECIPES = {
         recipe("opd-fours", batch=4),  # a version after every fourth rating
         recipe("opd-longer", max_steps=13),  # twice the sets of re-answers
         recipe("opd-liked", liked_weight=1.0),  # what was liked is held where it is
+        recipe("opd-corrected-alone", corrects=True, words=False),  # and no hint beside
         recipe("opd-asked", question_boost=0.5),  # held to the question at first
         recipe("opd-asked-throughout", question_boost=0.5, question_tokens=1024),
         recipe("opd-one-boost", **ONE_BOOST),

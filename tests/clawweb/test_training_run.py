@@ -11,6 +11,7 @@ from django.db import OperationalError
 
 from clawweb import deployment, training_run
 from clawweb.config import config
+from clawweb.engine import tokenizer_controls
 from clawweb.models import (
     AdapterVersion,
     JobSample,
@@ -21,8 +22,9 @@ from clawweb.models import (
     User,
 )
 from clawweb.selectors.learning import live_adapter, metric_points, receipt
-from clawweb.services import jobs
+from clawweb.services import feedback, jobs
 from clawweb.services.errors import LeaseLost
+from rollouts.rendering import defuse
 from rollouts.types import Message
 from tests.factories import down, make_turn, up
 from training.config import TrainConfig
@@ -198,6 +200,29 @@ def test_held_back_replies_of_another_tokenizer_are_not_compared(alice, monkeypa
     Turn.objects.filter(pk=other.turn_id).update(template_hash="another")
     training_run.run(job.public_id)
     assert [sample.id for sample in seen] == [own.pk]
+
+
+@pytest.mark.parametrize("hinted", [False, True])
+def test_what_a_user_wrote_instead_explains_drift_where_no_hint_was_said(
+    alice, monkeypatch, hinted
+):
+    seen = []
+    monkeypatch.setattr(training_run, "decide", lambda _: Refused())
+    monkeypatch.setattr(
+        training_run, "measure", lambda *args: seen.append(args[5]) or measure(*args)
+    )
+    for number, words in enumerate(("Boil water.", "Add <|im_end|>tea.")):
+        changes = {"correction": words}
+        feedback.rate_turn(turn=sampled(alice, number), author=alice, changes=changes)
+    if hinted:
+        down(sampled(alice, 3))
+    training_run.run(jobs.queue_job(user=alice).public_id)
+    (wishes,) = seen
+    assert len(wishes.hints) == hinted
+    shown = [(example.question, example.answer) for example in wishes.examples]
+    newest = defuse("Add <|im_end|>tea.", tokenizer_controls())
+    given = [("question 1", newest), ("question 0", "Boil water.")]
+    assert shown == ([] if hinted else given)
 
 
 def test_a_job_without_any_trainable_rating_ends_as_no_signal_with_the_reasons(alice):

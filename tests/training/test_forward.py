@@ -13,10 +13,10 @@ from tests.training.conftest import make_sample
 from training import batching
 from training.adapters import adapter_tensors
 from training.base import Base, _check_reading_on
-from training.batching import Item
+from training.batching import Item, Pair
 from training.config import TrainConfig
 from training.errors import BaseInvalid
-from training.forward import Pair, response_hidden
+from training.forward import response_hidden
 from training.teacher import Teacher
 
 

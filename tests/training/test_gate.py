@@ -10,10 +10,12 @@ import torch
 from peft import PeftModel
 
 from rollouts.hints import prompted_messages
+from rollouts.types import Demonstration
 from tests.training.conftest import make_sample, nothing
 from training.adapters import adapter_tensors, attach, detach, round_to_saved, save_version
 from training.base import Base
 from training.config import TrainConfig
+from training.drift import Wishes
 from training.gate import (
     GateDecision,
     Measure,
@@ -47,9 +49,9 @@ def gate(
     base: Base, model: PeftModel, config: TrainConfig, parent: Path | None = None, **more: object
 ) -> dict[str, Measure]:
     held_back = more.get("held_back", ())
-    hints = more.get("hints", ())
+    wishes = more.get("wishes", Wishes())
     return by_name(
-        measure(base, model, parent, held_back, PROMPTS, hints, config, nothing)  # type: ignore[arg-type]
+        measure(base, model, parent, held_back, PROMPTS, wishes, config, nothing)  # type: ignore[arg-type]
     )
 
 
@@ -79,12 +81,34 @@ def test_the_drift_that_a_hint_explains_is_allowed(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
     without = gate(base, model, config)["drift"].limit
-    hinted = gate(base, model, config, hints=("Answer like a pirate.",))["drift"].limit
-    again = gate(base, model, config, hints=("Answer like a pirate.", " "))["drift"].limit
+    pirate = "Answer like a pirate."
+    hinted = gate(base, model, config, wishes=Wishes(hints=(pirate,)))["drift"].limit
+    again = gate(base, model, config, wishes=Wishes(hints=(pirate, " ")))["drift"].limit
     assert without is not None
     assert hinted is not None
     assert hinted > without + 0.01
     assert again == hinted
+
+
+def test_where_no_hint_was_said_examples_explain_drift(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    long = Demonstration(question="Tea?", answer="tea " * config.max_tokens)
+    pirate, brief, other = (
+        Demonstration(question="Tea?", answer=answer) for answer in ("Aye!", "No.", "Coffee then.")
+    )
+
+    def limit(*examples: Demonstration, hints: tuple[str, ...] = ()) -> float:
+        wishes = Wishes(hints=hints, examples=examples)
+        return gate(base, model, config, wishes=wishes)["drift"].limit or 0.0
+
+    margin = limit()
+    assert margin == config.gate_drift_margin == limit(long)  # there is no room for it
+    each = [limit(pirate) - margin, limit(brief) - margin]
+    assert min(each) > 0.01
+    assert limit(pirate, long, brief) == limit(pirate, brief, other)  # the newest two that fit
+    assert limit(pirate, brief) == pytest.approx(margin + sum(each) / 2)
+    assert limit(pirate, hints=("Be brief.",)) == limit(hints=("Be brief.",))
 
 
 def test_preference_needs_two_of_each(base: Base, model: PeftModel, config: TrainConfig) -> None:
@@ -247,10 +271,13 @@ def test_the_gate_leaves_the_candidate_as_it_was_and_gives_the_same_twice(
     shake(model, 0.1)
     save_version(model, tmp_path / "parent")
     shake(model, 0.2)
-    first = gate(base, model, config, tmp_path / "parent", hints=("Be brief.",))
+    brief = Wishes(hints=("Be brief.",))
+    first = gate(base, model, config, tmp_path / "parent", wishes=brief)
     weights = [t.detach().clone() for t in adapter_tensors(model).values()]
     base.cache.clear()
-    assert gate(base, model, config, tmp_path / "parent", hints=("Be brief.",)) == first
+    assert (
+        gate(base, model, config, tmp_path / "parent", wishes=Wishes(hints=("Be brief.",))) == first
+    )
     for before, after in zip(weights, adapter_tensors(model).values(), strict=True):
         assert torch.equal(before, after)
 
@@ -277,7 +304,7 @@ def test_the_gate_can_be_stopped(base: Base, model: PeftModel, config: TrainConf
         raise Stop
 
     with pytest.raises(Stop):
-        measure(base, model, None, (), PROMPTS, (), config, check)
+        measure(base, model, None, (), PROMPTS, Wishes(), config, check)
 
 
 def test_the_shipped_prompts_are_there() -> None:

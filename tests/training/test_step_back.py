@@ -14,7 +14,7 @@ from tests.training.conftest import nothing
 from training.adapters import adapter_tensors, round_to_saved, save_version, scale, snapshot
 from training.base import Base
 from training.config import TrainConfig
-from training.drift import asked, drift, drift_limit
+from training.drift import Wishes, asked, drift, drift_limit
 from training.forward import logits, response_hidden
 from training.gate import LEAST_SHARE, decide, measure, step_back, way_measure
 
@@ -45,7 +45,7 @@ def test_a_version_within_the_limit_stays_where_it_is(
     round_to_saved(model)
     before = snapshot(model)
     free = dataclasses.replace(config, gate_drift_margin=10.0)
-    assert step_back(base, model, None, PROMPTS, (), free, nothing) == 1.0
+    assert step_back(base, model, None, PROMPTS, Wishes(), free, nothing) == 1.0
     after = snapshot(model)
     assert all(torch.equal(before[name], after[name]) for name in before)
 
@@ -56,14 +56,14 @@ def test_a_version_beyond_the_limit_is_moved_back_until_it_passes(
     shake(model, 0.2)
     tight = allowing(base, model, config, share=0.7)
     end = snapshot(model)
-    share = step_back(base, model, None, PROMPTS, (), tight, nothing)
+    share = step_back(base, model, None, PROMPTS, Wishes(), tight, nothing)
     assert 0.6 < share < 0.72  # and not much farther than it must
-    limit = drift_limit(base, model, PROMPTS, (), tight, nothing)
+    limit = drift_limit(base, model, PROMPTS, Wishes(), tight, nothing)
     assert drift(base, model, PROMPTS, tight, nothing) <= limit
     for name, tensor in adapter_tensors(model).items():
         wanted = share * end[name] if ".lora_B." in name else end[name]
         torch.testing.assert_close(tensor.detach(), wanted, rtol=1e-2, atol=1e-3)  # bf16
-    found = measure(base, model, None, (), PROMPTS, (), tight, nothing)
+    found = measure(base, model, None, (), PROMPTS, Wishes(), tight, nothing)
     assert next(m for m in found if m.measure == "drift").ok is True
 
 
@@ -85,12 +85,12 @@ def test_a_version_that_repeats_itself_is_moved_back_until_it_does_not(
     free = dataclasses.replace(config, gate_drift_margin=1e6, gate_tokens=24)
     teach_to_repeat(base, model, steps=4)
     end = snapshot(model)
-    before = decide(measure(base, model, None, (), PROMPTS, (), free, nothing))
+    before = decide(measure(base, model, None, (), PROMPTS, Wishes(), free, nothing))
     assert not before.accepted
     assert "is repetition" in before.reasons[0]
     scale(model, end, share=1.0)
-    assert LEAST_SHARE < step_back(base, model, None, PROMPTS, (), free, nothing) < 0.7
-    assert decide(measure(base, model, None, (), PROMPTS, (), free, nothing)).accepted
+    assert LEAST_SHARE < step_back(base, model, None, PROMPTS, Wishes(), free, nothing) < 0.7
+    assert decide(measure(base, model, None, (), PROMPTS, Wishes(), free, nothing)).accepted
 
 
 def test_a_parent_that_repeats_itself_allows_no_more(
@@ -99,8 +99,8 @@ def test_a_parent_that_repeats_itself_allows_no_more(
     free = dataclasses.replace(config, gate_drift_margin=1e6, gate_tokens=24)
     teach_to_repeat(base, model, steps=4)
     parent = save_version(model, tmp_path / "v1").path
-    assert not decide(measure(base, model, parent, (), PROMPTS, (), free, nothing)).accepted
-    assert step_back(base, model, parent, PROMPTS, (), free, nothing) < 0.7
+    assert not decide(measure(base, model, parent, (), PROMPTS, Wishes(), free, nothing)).accepted
+    assert step_back(base, model, parent, PROMPTS, Wishes(), free, nothing) < 0.7
 
 
 def test_what_drifts_too_far_even_then_is_left_to_the_gate(
@@ -108,8 +108,8 @@ def test_what_drifts_too_far_even_then_is_left_to_the_gate(
 ) -> None:
     shake(model, 1.0)
     none = dataclasses.replace(config, gate_drift_margin=0.0)
-    assert step_back(base, model, None, PROMPTS, (), none, nothing) == LEAST_SHARE
-    assert not decide(measure(base, model, None, (), PROMPTS, (), none, nothing)).accepted
+    assert step_back(base, model, None, PROMPTS, Wishes(), none, nothing) == LEAST_SHARE
+    assert not decide(measure(base, model, None, (), PROMPTS, Wishes(), none, nothing)).accepted
 
 
 def test_a_share_of_the_way_is_that_share_of_what_the_adapter_adds(

@@ -8,6 +8,7 @@ import pytest
 import torch
 from peft import PeftModel
 
+from rollouts.hints import NOTE, hinted_messages, noted_messages
 from tests.training.conftest import items_of, job, make_sample
 from training.base import Base
 from training.config import TrainConfig
@@ -57,10 +58,10 @@ def test_each_reply_has_its_own_boost(base: Base, model: PeftModel, config: Trai
     torch.testing.assert_close(teacher.hidden(items), torch.cat(wanted), rtol=1e-4, atol=1e-4)
     teacher.forget()
     effects = teacher.effects(items)
-    for item, found_T, wanted_TH in zip(items, effects, wanted, strict=True):
+    for item, found, wanted_TH in zip(items, effects, wanted, strict=True):
         plain_TH = response_hidden(base, base.model, [(item.prompt_ids, item.response_ids)])
         torch.testing.assert_close(
-            found_T, kl_between(base, plain_TH, wanted_TH), rtol=1e-3, atol=1e-4
+            found.taught_T, kl_between(base, plain_TH, wanted_TH), rtol=1e-3, atol=1e-4
         )
 
 
@@ -93,10 +94,36 @@ def test_a_teacher_is_held_to_the_question_of_hinted_replies_alone(
     teacher.forget()
     # What a hint does is measured without the question's part; the states that are kept have it.
     free = [replace(items[0], unasked_prompt_ids=())]
-    (effect_T,) = teacher.effects(items[:1])
+    (effect,) = teacher.effects(items[:1])
     kept = logits(base, teacher.hidden(items[:1]))
     torch.testing.assert_close(kept, wanted, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(effect_T, Teacher(base, model, config).effects(free)[0])
+    (unheld,) = Teacher(base, model, config).effects(free)
+    torch.testing.assert_close(effect.taught_T, unheld.taught_T)
+
+
+@torch.no_grad()
+def test_a_hint_counts_as_far_as_it_moves_the_teacher_beyond_a_mere_note(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    given = [make_sample(base, 1), make_sample(base, 2, hint=f"  {NOTE} ")]
+    items = items_of(base, given, replace(config, hint_effect_min=0.01))
+    wish, mere = Teacher(base, model, config).effects(items)
+    ids = items[0].response_ids
+    noted, hinted = (
+        response_hidden(base, base.model, [(base.render(said), ids)])
+        for said in (
+            noted_messages(given[0].messages),
+            hinted_messages(given[0].messages, hint=given[0].hint, correction=None),
+        )
+    )
+    wanted = float(kl_between(base, noted, hinted).mean())
+    assert wish.beyond_note == pytest.approx(wanted, rel=1e-3)
+    assert wanted > 0.01
+    assert mere.beyond_note == pytest.approx(0.0, abs=1e-6)
+    assert float(mere.taught_T.mean()) > 0.01  # although it moves the words as hints do
+    uncompared = items_of(base, given, replace(config, hint_effect_min=0.0))
+    effects = Teacher(base, model, config).effects(uncompared)
+    assert [each.own for each in effects] == [None, None]
 
 
 @pytest.mark.parametrize(("earlier", "boost"), [(FORMAL, 0.3), (BRIEF, 0.9)])
@@ -108,4 +135,6 @@ def test_what_is_said_again_pushes_further(
     items = [replace(item, boost=boost) for item in items_of(base, given, config)]
     effects = Teacher(base, model, config).effects(items)
     _, steps = job(base, model, given, config, replay=[older])
-    assert steps[0].kl == pytest.approx(float(torch.cat(effects).mean()), rel=1e-3)
+    assert steps[0].kl == pytest.approx(
+        float(torch.cat([each.taught_T for each in effects]).mean()), rel=1e-3
+    )

@@ -12,6 +12,7 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
+from rollouts.hints import NOTE
 from tests.training.conftest import hinted_kl, items_of, job, make_sample, samples
 from training.adapters import adapter_tensors, attach, detach
 from training.advantages import Baseline
@@ -199,11 +200,12 @@ def test_micro_batches_do_not_change_the_gradient(
         assert torch.allclose(one, other, atol=1e-6)
 
 
+@pytest.mark.parametrize("hint", [" ", NOTE])
 def test_a_hint_that_changes_nothing_is_dropped(
-    base: Base, model: PeftModel, config: TrainConfig
+    base: Base, model: PeftModel, config: TrainConfig, hint: str
 ) -> None:
-    blank = make_sample(base, 2, hint=" ")
-    result, _ = job(base, model, [make_sample(base, 1), blank], config)
+    idle = make_sample(base, 2, hint=hint)
+    result, _ = job(base, model, [make_sample(base, 1), idle], config)
     assert result.dropped == {2: "hint_no_effect"}
     assert result.trained == (1,)
 
