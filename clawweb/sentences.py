@@ -68,6 +68,11 @@ _GATE = (
     gettext_noop("%(value)s of its test replies are empty (at most %(limit)s)"),
     gettext_noop("%(value)s of its test replies do not come to an end (at most %(limit)s)"),
     gettext_noop("%(value)s of its test replies is repetition (at most %(limit)s)"),
+    gettext_noop(
+        "its test replies fit what was asked %(value)s as well as the base model's"
+        " (at least %(limit)s)"
+    ),
+    gettext_noop("not measured: the base model's own test replies do not tell what was asked"),
     gettext_noop("its test replies are %(value)s tokens long (at least %(limit)s)"),
     gettext_noop(
         "not measured: needs %(liked)s liked and %(disliked)s disliked replies that were held back"

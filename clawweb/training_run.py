@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -264,15 +265,13 @@ def sample_for(row: TrainingSample, parent: AdapterVersion | None) -> Sample:
 
 
 def _wishes(job: TrainingJob) -> Wishes:
-    """What the versions so far were asked to become. Corrections count where no hint was said."""
+    """What the versions so far were asked to become, newest first."""
     controls = tokenizer_controls()
     rows = [*reversed(jobs.samples_of(job)), *learned_samples(job.parent)[:200]]
     hints = dict.fromkeys(defuse(hint, controls) for row in rows for hint in row.lessons)
-    if hints:
-        return Wishes(hints=tuple(hints))
-    corrected = [row for row in rows if row.correction][:CANDIDATES]
-    shown = [correction_of(sample_for(row, job.parent)) for row in corrected]
-    return Wishes(examples=tuple(each for each in shown if each))
+    shown = (correction_of(sample_for(row, job.parent)) for row in rows if row.correction)
+    examples = islice((each for each in shown if each), CANDIDATES)
+    return Wishes(hints=tuple(hints), examples=tuple(examples))
 
 
 def _train_config(job: TrainingJob) -> TrainConfig:

@@ -8,7 +8,7 @@ from rollouts.types import Demonstration, Message
 
 HINT_MARKER = "[user's hint / instruction]"  # OpenClaw-RL's own marker line
 CORRECTION_MARKER = "[what the user wanted instead]"
-NOTE = "Please."  # asks for nothing: of all notes that were tried it moves a reply the least
+NOTE = "Please."  # asks for nothing: what a hint's effect is compared with
 
 
 def hinted_messages(
@@ -27,12 +27,6 @@ def hinted_messages(
     ]
     last = _last_asked(messages)
     return _saying(messages, last, "\n\n".join([messages[last]["content"], *blocks]))
-
-
-def noted_messages(messages: Sequence[Message]) -> list[Message]:
-    """`messages` under a note that asks for nothing: what a hint's effect is compared with, since
-    anything under the marker moves a small model. Raises ValueError without a user message."""
-    return hinted_messages(messages, hint=NOTE, correction=None)
 
 
 def unasked_messages(messages: Sequence[Message]) -> list[Message]:

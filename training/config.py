@@ -79,7 +79,7 @@ class TrainConfig:
     hint_boost_again: float = 0.9  # when it is said again after a version has learned it
     question_boost: float = 0.0  # and so far the way of the question: a hint drowns it; LOG
     question_tokens: int = 12  # first of a reply that are held to it: there it takes its subject
-    hint_effect_min: float = 0.01  # nats per token a hint must move the base beyond a mere note
+    hint_effect_min: float = 0.2  # share of a hint's effect that no mere note may have; LOG
     rated_tokens: int = 64  # of each rated reply only the first so many train; bounds time
     reanswer_tokens: int = 56  # longest re-answer; bounds time; docs/LOG.md, Recipe tuning
     reanswer_hints: str = "own"  # of the re-answered turn; or all "collected", its own last
@@ -106,12 +106,13 @@ class TrainConfig:
     # The gate
     gate_tokens: int = 48  # longest gate reply
     gate_temperature: float = 0.7  # of gate replies, as served
-    gate_drift_margin: float = 0.05  # nats per token above the hinted base's own drift
+    gate_drift_margin: float = 0.05  # nats per token above what the user's wishes explain
     gate_preference_margin: float = 0.05  # nats per token liked replies may lose to disliked
     gate_cut_margin: float = 0.1  # more replies that never end than the parent's
     gate_chance: float = 1.64  # standard errors that chance may add to that share; one-sided 5 %
     gate_empty_max: float = 0.02  # share of empty replies
     gate_length_min: float = 3.0  # tokens of the median reply
+    gate_question_min: float = 0.25  # of what was asked in the base's replies, that must be in its
     gate_repeat_margin: float = 0.15  # more repeated 4-grams than the base's
 
     def __post_init__(self) -> None:
@@ -225,8 +226,11 @@ _POSITIVE = (
 _NOT_NEGATIVE = (
     "seed", "weight_decay", "kl_stop", "kl_full_share", "max_version_age", "hint_boost",
     "hint_boost_again", "question_boost", "distill_weight", "correction_weight", "liked_weight",
-    "hint_effect_min", "reward_weight", "reward_step", "anchor_weight", "clip_high",
+    "reward_weight", "reward_step", "anchor_weight", "clip_high",
     "demonstrations", "gate_drift_margin", "gate_preference_margin", "gate_cut_margin",
     "gate_chance", "gate_length_min", "gate_repeat_margin",
 )  # fmt: skip
-_SHARES = ("beta1", "beta2", "forward_share", "clip_low", "baseline_rate", "gate_empty_max")
+_SHARES = (
+    "beta1", "beta2", "forward_share", "clip_low", "baseline_rate", "gate_empty_max",
+    "gate_question_min", "hint_effect_min",
+)  # fmt: skip

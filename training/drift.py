@@ -2,7 +2,7 @@
 
 Drift is KL(base || version) per token on the base's greedy replies to the neutral prompts. What a
 user asked for explains some of it: the limit is what the base itself drifts with the hints in its
-prompt, or, of a user who never said any, after an example of what they wrote instead; and a margin.
+prompt, or after an example of what they wrote instead if that is more; and a margin.
 What is measured is kept in `Base.cache`.
 """
 
@@ -12,9 +12,9 @@ import hashlib
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import torch
+from jinja2 import TemplateError
 from peft import PeftModel
 from torch import Tensor
 
@@ -29,6 +29,7 @@ from training.sampling import sample_replies
 NEWEST_HINTS = 4  # that a perfect student is taken to follow at once
 NEWEST_EXAMPLES = 2  # of corrections: each is a whole exchange before every neutral prompt
 
+Prompts = tuple[tuple[int, ...], ...]  # the neutral ones, told something
 Pairs = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
 
@@ -68,25 +69,34 @@ def drift_limit(
     check: Callable[[], None],
 ) -> float:
     """What the user's wishes explain, and the margin: the hinted base's own drift under the newest
-    hints; without any, the mean drift of the base after each of the newest examples that fit."""
+    hints, or the mean drift of the base after each of the newest examples that fit: the larger."""
     said = (hint.strip() for hint in wishes.hints)
     hint = joined(list(dict.fromkeys(filter(None, said)))[:NEWEST_HINTS])
-    margin = config.gate_drift_margin
-    if hint is not None:
-        prompts = [hinted_messages(asked(each), hint=hint, correction=None) for each in neutral]
-        return _prompted_drift(base, model, neutral, prompts, config, check) + margin
-    shown = ([_after(example, each) for each in neutral] for example in wishes.examples)
+    told = [_under(base, hint, neutral)] if hint else []
     room = config.max_tokens - config.gate_tokens
-    fitting = (prompts for prompts in shown if len(base.render(prompts[0])) <= room)
-    own = [
-        _prompted_drift(base, model, neutral, prompts, config, check)
-        for prompts in islice(fitting, NEWEST_EXAMPLES)
-    ]
-    return (statistics.fmean(own) if own else 0.0) + margin
+    shown = (_after(base, example, neutral) for example in wishes.examples)
+    fitting = [prompts for prompts in shown if prompts and max(map(len, prompts)) <= room]
+
+    def explained(ways: Sequence[Prompts]) -> float:
+        each = [_prompted_drift(base, model, neutral, way, config, check) for way in ways]
+        return statistics.fmean(each) if each else 0.0
+
+    own = max(explained(told), explained(fitting[:NEWEST_EXAMPLES]))
+    return own + config.gate_drift_margin
 
 
-def _after(example: Demonstration, prompt: str) -> list[Message]:
-    return demonstrated_messages(asked(prompt), [example], hint=None)
+def _under(base: Base, hint: str, neutral: Sequence[str]) -> Prompts:
+    told = (hinted_messages(asked(each), hint=hint, correction=None) for each in neutral)
+    return tuple(base.render(messages) for messages in told)
+
+
+def _after(base: Base, example: Demonstration, neutral: Sequence[str]) -> Prompts:
+    """The neutral prompts after the example; none where the template takes no exchange."""
+    shown = (demonstrated_messages(asked(each), [example], hint=None) for each in neutral)
+    try:
+        return tuple(base.render(messages) for messages in shown)
+    except (ValueError, TemplateError):
+        return ()
 
 
 def asked(prompt: str) -> list[Message]:
@@ -134,35 +144,35 @@ def _drift_of(
     if not isinstance(base_NH, Tensor):
         plain = [base.render(asked(prompt)) for prompt in neutral]
         with model.disable_adapter():
-            base_NH = _hidden(base, model, tuple(zip(plain, place[1], strict=True)), check)
+            base_NH = hidden_of(base, model, tuple(zip(plain, place[1], strict=True)), check)
         base.cache[place] = base_NH
-    return float(kl_between(base, base_NH, _hidden(base, model, pairs, check)).mean())
+    return float(kl_between(base, base_NH, hidden_of(base, model, pairs, check)).mean())
 
 
 def _prompted_drift(
     base: Base,
     model: PeftModel,
     neutral: Sequence[str],
-    prompts: Sequence[Sequence[Message]],
+    prompts: Prompts,
     config: TrainConfig,
     check: Callable[[], None],
 ) -> float:
     """What a perfect student would drift: the base that is asked the neutral prompts so."""
-    rendered = tuple(base.render(messages) for messages in prompts)
-    place = ("prompted drift", rendered, config.gate_tokens)
+    told = hashlib.sha256(repr(prompts).encode()).hexdigest()  # not the long prompts themselves
+    place = ("prompted drift", told, config.gate_tokens)
     found = base.cache.get(place)
     if isinstance(found, float):
         return found
     replies = [reply for _, reply in _greedy_pairs(base, model, neutral, config, check)]
     with model.disable_adapter():
-        pairs = tuple(zip(rendered, replies, strict=True))
+        pairs = tuple(zip(prompts, replies, strict=True))
         drift = _drift_of(base, model, neutral, pairs, check)
     base.cache[place] = drift
     return drift
 
 
 @torch.no_grad()
-def _hidden(base: Base, model: PeftModel, pairs: Pairs, check: Callable[[], None]) -> Tensor:
+def hidden_of(base: Base, model: PeftModel, pairs: Pairs, check: Callable[[], None]) -> Tensor:
     """Hidden states of the replies' tokens, four sequences at a time, in the order of `pairs`."""
     parts = []
     for start in range(0, len(pairs), 4):

@@ -16,20 +16,22 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import torch
 from peft import PeftModel
 
 from rollouts.types import Sample
 from training.adapters import attach, detach, round_to_saved, scale, snapshot, wearing
 from training.base import Base
 from training.config import TrainConfig
-from training.drift import Wishes, asked, drift, drift_limit, weights_sha256
-from training.forward import response_logprobs
+from training.drift import Wishes, asked, drift, drift_limit, hidden_of, weights_sha256
+from training.forward import logprobs_of, response_logprobs
 from training.prepare import plain_prompt_ids
 from training.sampling import Reply, sample_replies
 
 PREFERENCE_NEEDS = 2  # liked and disliked replies each
 LEAST_SHARE = 0.3  # of its way from the base that a version is moved back to
 CLOSER = 0.98  # how much less each try is at least
+QUESTION_NEEDS = 5.0  # nats of the base's own replies: below, its prompts tell them not apart
 REPLIES_CLOSER = 0.8  # and where its replies fail, which do not say how far: each try samples anew
 
 
@@ -61,6 +63,7 @@ class ReplyFigures:
     length: float  # tokens of the median reply, the end token included
     repeats: float  # mean share of 4-grams that stood in the same reply before
     count: int  # of replies
+    question: float | None = None  # how much likelier its own prompt makes the median reply, nats
 
 
 def measure(
@@ -167,7 +170,9 @@ def repeated_share(ids: Sequence[int], *, size: int = 4) -> float | None:
     return 1 - len(set(grams)) / len(grams) if len(grams) > 1 else None
 
 
-def figures_of(replies: Sequence[Reply], texts: Sequence[str]) -> ReplyFigures:
+def figures_of(
+    replies: Sequence[Reply], texts: Sequence[str], question: float | None = None
+) -> ReplyFigures:
     """Figures of at least one reply; a reply too short for 4-grams repeats nothing."""
     repeats = [repeated_share(reply.ids) or 0.0 for reply in replies]
     return ReplyFigures(
@@ -176,7 +181,33 @@ def figures_of(replies: Sequence[Reply], texts: Sequence[str]) -> ReplyFigures:
         length=float(statistics.median(len(reply.ids) for reply in replies)),
         repeats=statistics.fmean(repeats),
         count=len(replies),
+        question=question,
     )
+
+
+def of_their_question(
+    base: Base,
+    model: PeftModel,
+    prompts: Sequence[tuple[int, ...]],
+    replies: Sequence[tuple[int, ...]],
+    check: Callable[[], None],
+) -> float | None:
+    """Do replies answer what was asked? The median of log pi_0(y | x) - log pi_0(y | x') in nats,
+    by the base, x' the next prompt: near 0 a reply would do for any. None of a single prompt."""
+    if len(prompts) < 2:
+        return None
+    targets_N = torch.tensor([token for ids in replies for token in ids], device=base.device)
+    with torch.no_grad(), model.disable_adapter():
+        own_N, other_N = (
+            logprobs_of(
+                base,
+                hidden_of(base, model, tuple(zip(given, replies, strict=True)), check),
+                targets_N,
+            )
+            for given in (prompts, [*prompts[1:], prompts[0]])
+        )
+    gains = torch.split(own_N - other_N, [len(ids) for ids in replies])
+    return statistics.median(float(gain_T.sum()) for gain_T in gains)
 
 
 def _figures(
@@ -194,17 +225,19 @@ def _figures(
     found = base.cache.get(place)
     if isinstance(found, ReplyFigures):
         return found
+    prompts = [base.render(asked(prompt)) for prompt in neutral]
     replies = sample_replies(
         base,
         model,
-        [base.render(asked(prompt)) for prompt in neutral],
+        prompts,
         temperature=config.gate_temperature,
         max_new_tokens=config.gate_tokens,
         seed=config.seed,
         check=check,
     )
     texts = [base.tokenizer.decode(reply.ids, skip_special_tokens=True) for reply in replies]
-    figures = figures_of(replies, texts)
+    question = of_their_question(base, model, prompts, [reply.ids for reply in replies], check)
+    figures = figures_of(replies, texts, question)
     base.cache[place] = figures
     return figures
 
@@ -246,7 +279,20 @@ def _reply_measures(
             f" (at least {config.gate_length_min:.0f})",
         ),
         _at_most("repetition", own.repeats, repeat_limit, "of its test replies is repetition"),
+        _question(own, base, config),
     ]
+
+
+def _question(own: ReplyFigures, base: ReplyFigures, config: TrainConfig) -> Measure:
+    """How much of their questions is in the replies, as a share of what is in the base's."""
+    limit = config.gate_question_min
+    if own.question is None or base.question is None or base.question < QUESTION_NEEDS:
+        text = "not measured: the base model's own test replies do not tell what was asked"
+        return Measure(measure="question", value=None, limit=limit, ok=None, text=text)
+    value = own.question / base.question
+    text = f"its test replies fit what was asked {value:.0%} as well as the base model's"
+    text += f" (at least {limit:.0%})"
+    return Measure(measure="question", value=value, limit=limit, ok=value >= limit, text=text)
 
 
 def _chance(own: ReplyFigures, parent: ReplyFigures, config: TrainConfig) -> float:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from jinja2 import TemplateError
 
 from rollouts.hints import (
+    NOTE,
     demonstrated_messages,
     hinted_messages,
     joined,
-    noted_messages,
     prompted_messages,
     unasked_messages,
 )
@@ -83,7 +83,7 @@ def _item(
     distilled = sample.is_hinted and config.distils
     try:
         teacher_prompts = _teacher_prompts(base, sample, config) if distilled else [prompt_ids]
-        noted = _noted(base, sample) if distilled and config.hint_effect_min else ()
+        noted = _noted(base, sample, config) if distilled and config.hint_effect_min else ()
         unasked = _unasked(base, sample) if distilled and config.question_boost else ()
     except (ValueError, TemplateError):  # nothing a user said, or nothing that the template takes
         return HINT_NO_EFFECT
@@ -143,8 +143,11 @@ def _correction(base: Base, sample: Sample, prompt: int, config: TrainConfig) ->
     return ids[: min(config.correction_tokens, config.max_tokens - prompt)]
 
 
-def _noted(base: Base, sample: Sample) -> tuple[int, ...]:
-    return base.render(noted_messages(sample.messages), sample.tools, sample.at)
+def _noted(base: Base, sample: Sample, config: TrainConfig) -> tuple[int, ...]:
+    """The prompt under a mere note, to compare with; none where words are learned anyway."""
+    if sample.correction and config.correction_weight:
+        return ()
+    return _teacher_prompt(base, sample, NOTE, config)
 
 
 def _unasked(base: Base, sample: Sample) -> tuple[int, ...]:

@@ -18,16 +18,10 @@ from training.forward import boosted, held_to_question, kl_between, response_hid
 
 
 class Effect(NamedTuple):
-    """How far a hint moves the teacher on one reply, nats per token."""
+    """How far a hint moves the teacher on one reply."""
 
-    taught_T: Tensor  # KL(plain || hinted and boosted) of each token: what there is to learn
-    beyond_note: float | None  # KL(under a note || hinted), the mean; None where not compared
-
-    @property
-    def own(self) -> float | None:
-        """The hint's own part: none of a mere note, none of no words at all."""
-        beyond = self.beyond_note
-        return None if beyond is None else min(beyond, float(self.taught_T.mean()))
+    kl_T: Tensor  # KL(plain || hinted and boosted) of each token, nats: what there is to learn
+    own: float | None  # share of KL(plain || hinted) that a mere note does not do; None: not asked
 
 
 class Teacher:
@@ -51,20 +45,23 @@ class Teacher:
 
     def effects(self, group: Sequence[Item]) -> list[Effect]:
         """How far its hint moves the teacher on each hinted reply."""
-        hinted_NH, plain_NH = self._both_ways(group)
+        ways = [[item.taught for item in group], [item.plain for item in group]]
+        if any(item.noted_prompt_ids for item in group):
+            # Where nothing is to be compared the plain prompt stands in.
+            prompts = [item.noted_prompt_ids or item.prompt_ids for item in group]
+            ways.append([(ids, i.response_ids) for ids, i in zip(prompts, group, strict=True)])
+        hinted_NH, plain_NH, *noted = self._ways(*ways)
         teacher_NH = boosted(hinted_NH, plain_NH, boost=self._boosts(group))
         self._keep(group, self._held(group, teacher_NH, plain_NH))
-        taught = by_item(group, kl_between(self._base, plain_NH, teacher_NH))
-        beyond = self._beyond_notes(group, hinted_NH)
-        return [Effect(*pair) for pair in zip(taught, beyond, strict=True)]
-
-    def _beyond_notes(self, group: Sequence[Item], hinted_NH: Tensor) -> list[float | None]:
-        """KL(under a note that asks for nothing || hinted) on each reply, the mean."""
-        if not all(item.noted_prompt_ids for item in group):
-            return [None] * len(group)
-        noted_NH = self._states([(item.noted_prompt_ids, item.response_ids) for item in group])
-        kls = by_item(group, kl_between(self._base, noted_NH, hinted_NH))
-        return [float(kl_T.mean()) for kl_T in kls]
+        kls = by_item(group, kl_between(self._base, plain_NH, teacher_NH))
+        if not noted:
+            return [Effect(kl_T, None) for kl_T in kls]
+        moved = by_item(group, kl_between(self._base, plain_NH, hinted_NH))
+        beyond = by_item(group, kl_between(self._base, noted[0], hinted_NH))
+        return [
+            Effect(kl_T, _own(item, *parts))
+            for item, kl_T, *parts in zip(group, kls, beyond, moved, strict=True)
+        ]
 
     def hidden(self, group: Sequence[Item]) -> Tensor:
         """Hidden states on the replies, (N, H), row by row. Of replies that no hint teaches the
@@ -82,7 +79,8 @@ class Teacher:
 
     def _boosted(self, group: Sequence[Item]) -> Tensor:
         if any(item.boost or item.unasked_prompt_ids for item in group if item.is_hinted):
-            hinted_NH, plain_NH = self._both_ways(group)
+            taught, plain = [item.taught for item in group], [item.plain for item in group]
+            hinted_NH, plain_NH = self._ways(taught, plain)
             teacher_NH = boosted(hinted_NH, plain_NH, boost=self._boosts(group))
             return self._held(group, teacher_NH, plain_NH)
         return self._states([item.taught for item in group])
@@ -111,15 +109,27 @@ class Teacher:
         for item, teacher_TH in zip(group, by_item(group, teacher_NH), strict=True):
             self._kept[item.sample_id, item.response_ids] = teacher_TH
 
-    def _both_ways(self, group: Sequence[Item]) -> tuple[Tensor, Tensor]:
-        """Hidden states on the replies with the hints and without, (N, H) each."""
-        hinted, plain = [item.taught for item in group], [item.plain for item in group]
-        if len(group) > 1:
-            return self._states(hinted), self._states(plain)
-        hinted_TH, plain_TH = self._states([*hinted, *plain]).chunk(2)  # the conversation is shared
-        return hinted_TH, plain_TH
+    def _ways(self, *ways: Sequence[Pair]) -> list[Tensor]:
+        """Hidden states on the same replies after each way's prompts, (N, H) each."""
+        if len(ways[0]) > 1:
+            return [self._states(way) for way in ways]
+        states = self._states([pair for way in ways for pair in way])  # the conversation is shared
+        return list(states.chunk(len(ways)))
 
     @torch.no_grad()
     def _states(self, pairs: Sequence[Pair]) -> Tensor:
         with wearing(self._model, self._adapter):
             return response_hidden(self._base, self._model, pairs)
+
+
+def own_share(beyond_T: Tensor, moved_T: Tensor) -> float:
+    """KL(under a note || hinted) / KL(plain || hinted): near 0, anything under the marker does what
+    this hint does. A share: nats per token shrink with a long conversation before the question."""
+    moved = float(moved_T.mean())
+    return float(beyond_T.mean()) / moved if moved > 0 else 0.0
+
+
+def _own(item: Item, beyond_T: Tensor, moved_T: Tensor) -> float | None:
+    if not item.noted_prompt_ids:
+        return None
+    return own_share(beyond_T, moved_T) if item.taught != item.plain else 0.0

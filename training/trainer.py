@@ -172,8 +172,8 @@ def _with_chosen_hint(run: _Run, item: Item) -> Item:
 
 
 def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> list[Item]:
-    """The items whose hint moves the base on the rated reply further than a note that asks for
-    nothing would; the others drop: hint_no_effect.
+    """The items whose hint does more to the base on the rated reply than a note that asks for
+    nothing; the others drop: hint_no_effect.
 
     Also keeps the mean effect KL(base || teacher) of those that stay, and the teacher's states.
     """
@@ -191,10 +191,9 @@ def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> lis
         item.sample_id
         for item in hinted
         if (own := effects[item.sample_id].own) is not None and own < small
-        if not item.correction_ids  # learned as words, whatever the prompt does
     }
     dropped.update(dict.fromkeys(idle, HINT_NO_EFFECT))
-    if moving := [effect.taught_T for number, effect in effects.items() if number not in idle]:
+    if moving := [effect.kl_T for number, effect in effects.items() if number not in idle]:
         run.effect = float(torch.cat(moving).mean())
     return [item for item in items if item.sample_id not in idle]
 

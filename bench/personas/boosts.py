@@ -31,7 +31,7 @@ from bench.personas.questions import is_recipe, questions_for
 from training.adapters import attach
 from training.base import Base, load_base
 from training.config import TrainConfig
-from training.drift import _greedy_pairs, _hidden
+from training.drift import _greedy_pairs, hidden_of
 from training.forward import boosted, held_to_question, kl_between, response_logprobs
 from training.gate import neutral_prompts
 from training.sampling import Reply, _Decoder, _draw
@@ -76,7 +76,7 @@ def drift_of(base: Base, model: PeftModel, person: Person, config: TrainConfig) 
     replies = [pair[1] for pair in _greedy_pairs(base, model, neutral, config, quiet)]
     with model.disable_adapter():
         hinted_NH, plain_NH, unasked_NH = (
-            _hidden(base, model, tuple(zip(prompts, replies, strict=True)), quiet)
+            hidden_of(base, model, tuple(zip(prompts, replies, strict=True)), quiet)
             for prompts in three_prompts(base, person, neutral)
         )
     places_N = torch.cat([torch.arange(len(reply)) for reply in replies])

@@ -1,10 +1,11 @@
 """How far each hint moves the base on replies that were given without it: wishes and small talk.
 
-    PYTHONPATH=. python bench/personas/effects.py --base var/models/SmolLM2-135M-Instruct
+    PYTHONPATH=. python bench/personas/effects.py --base var/models/SmolLM2-135M-Instruct --before 4
 
-Per hint, over sampled replies, in nats per token, means and ranges: KL(base || hinted base), the
-log-ratio of the replies' own words, and KL(base under a note that asks for nothing || hinted base),
-with the share of replies where that is below `hint_effect_min`: there the hint is dropped.
+Per hint, over sampled replies, means and ranges: KL(base || hinted base) and the log-ratio of the
+replies' own words, nats per token; and the hint's own share, KL(base under a note that asks for
+nothing || hinted base) / KL(base || hinted base), with how many replies have it below
+`hint_effect_min`: there the hint is dropped. `--before`: exchanges that come before the question.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from pathlib import Path
 import torch
 
 from bench.personas.people import PEOPLE
-from rollouts.hints import hinted_messages, noted_messages
+from rollouts.hints import NOTE, hinted_messages
 from rollouts.types import Message
 from training.adapters import attach, detach
 from training.base import Base, load_base
 from training.config import TrainConfig
 from training.forward import kl_between, response_hidden, response_logprobs
 from training.sampling import sample_replies
+from training.teacher import own_share
 
 OTHER_WISHES = ("too long", "Don't apologise.", "Use metric units.", "No, that's wrong.")
 SMALL_TALK = (
@@ -51,36 +53,55 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--base", type=Path, required=True)
     parser.add_argument("--questions", type=int, default=5)
+    parser.add_argument("--before", type=int, default=0)
     args = parser.parse_args()
     base = load_base(args.base, threads=1)
     path = Path(__file__).with_name("questions.json")
     questions = json.loads(path.read_text(encoding="utf-8"))["train"][: args.questions]
     asked = [[Message(role="user", content=question)] for question in questions]
+    for turn in range(args.before):
+        said = replies_of(base, [base.render(messages) for messages in asked])
+        asked = [
+            [*messages, answered(base, ids), Message(role="user", content=next_one)]
+            for messages, ids, next_one in zip(
+                asked, said, [*questions[turn + 1 :], *questions[: turn + 1]], strict=True
+            )
+        ]
     prompts = [base.render(messages) for messages in asked]
     replies = replies_of(base, prompts)
     wishes = {wish.hint for person in PEOPLE.values() for wish in person.wishes}
-    notes = [base.render(noted_messages(messages)) for messages in asked]
+    notes = [under(base, messages, NOTE) for messages in asked]
     for hint in [*sorted(wishes), *OTHER_WISHES, *SMALL_TALK]:
-        effects, ratios, beyond = [], [], []
+        effects, ratios, shares = [], [], []
         for messages, plain, note, ids in zip(asked, prompts, notes, replies, strict=True):
-            hinted = base.render(hinted_messages(messages, hint=hint, correction=None))
+            hinted = under(base, messages, hint)
             plain_TH, note_TH, hinted_TH = (
                 response_hidden(base, base.model, [(p, ids)]) for p in (plain, note, hinted)
             )
-            effects.append(float(kl_between(base, plain_TH, hinted_TH).mean()))
-            beyond.append(float(kl_between(base, note_TH, hinted_TH).mean()))
+            moved_T = kl_between(base, plain_TH, hinted_TH)
+            effects.append(float(moved_T.mean()))
+            shares.append(own_share(kl_between(base, note_TH, hinted_TH), moved_T))
             pairs = [response_logprobs(base, base.model, (p, ids)) for p in (plain, hinted)]
             ratios.append(float((pairs[1] - pairs[0]).mean()))
-        dropped = statistics.fmean(nats < TrainConfig().hint_effect_min for nats in beyond)
+        dropped = statistics.fmean(share < TrainConfig().hint_effect_min for share in shares)
         print(
-            f"{shown(effects)}  {statistics.fmean(ratios):+.3f}"
-            f"  {shown(beyond)} dropped {dropped:.2f}  {hint}",
+            f"{shown(effects, 3)}  {statistics.fmean(ratios):+.3f}"
+            f"  {shown(shares, 2)} dropped {dropped:.2f}  {hint}",
             flush=True,
         )
 
 
-def shown(nats: list[float]) -> str:
-    return f"{statistics.fmean(nats):.3f} ({min(nats):.3f}-{max(nats):.3f})"
+def answered(base: Base, ids: tuple[int, ...]) -> Message:
+    return Message(role="assistant", content=base.tokenizer.decode(ids, skip_special_tokens=True))
+
+
+def under(base: Base, messages: list[Message], hint: str) -> tuple[int, ...]:
+    return base.render(hinted_messages(messages, hint=hint, correction=None))
+
+
+def shown(values: list[float], digits: int) -> str:
+    ends = f"{min(values):.{digits}f}-{max(values):.{digits}f}"
+    return f"{statistics.fmean(values):.{digits}f} ({ends})"
 
 
 if __name__ == "__main__":

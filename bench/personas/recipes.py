@@ -31,6 +31,11 @@ class Recipe:
     steps_back: bool  # a version beyond the drift limit is moved back, as the product does
 
     @property
+    def is_thumb(self) -> bool:
+        """Whether a thumb is all that the person gives."""
+        return not self.words and not self.corrects
+
+    @property
     def is_rated(self) -> bool:
         """Whether turns are rated: the base, and the base with the hints, are only asked."""
         return self.learns not in ("nothing", "hinted")

@@ -45,7 +45,7 @@ from training.config import TrainConfig
 
 TURNS = 32  # that are rated unless others are asked for
 QUICK_TURNS, QUICK_GAIN = 8, 0.25
-AGAINST_NO_WORDS = 0.002  # nats per token, `hint_effect_min` of older rows
+IN_NATS = (0.002, 0.01)  # `hint_effect_min` of older rows, per token
 
 
 def done_cells(path: Path) -> list[dict[str, Any]]:
@@ -59,8 +59,9 @@ def done_cells(path: Path) -> list[dict[str, Any]]:
 def is_present(row: dict[str, Any]) -> bool:
     """Whether it was made with its recipe as it is today. Settings that came later were, in older
     rows, what they are by default, and SFT always had corrections; the oldest rows name no
-    settings, and are taken. Hints were once compared with no words at all, and not with a mere
-    note: none was dropped, and the people's would not be today (docs/LOG.md, What a hint moves)."""
+    settings, and are taken. Least effects of hints were once in nats: none was dropped for
+    them, and on the base's replies the people's would not be today (docs/LOG.md, What a hint
+    moves)."""
     recipe = RECIPES.get(row["recipe"])
     if recipe is None or "made_with" not in row:
         return True
@@ -68,7 +69,7 @@ def is_present(row: dict[str, Any]) -> bool:
     now, then = made_with(recipe), {**before, **row["made_with"]}
     default = json.loads(TrainConfig().to_json())
     then["config"] = {**default, **then["config"]}
-    if then["config"]["hint_effect_min"] == AGAINST_NO_WORDS:
+    if then["config"]["hint_effect_min"] in IN_NATS:
         then["config"]["hint_effect_min"] = default["hint_effect_min"]
     return now == then
 

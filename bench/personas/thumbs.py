@@ -32,8 +32,8 @@ def of_thumbs_alone(cells: Cells) -> dict[str, Cells]:
     found = {}
     for recipe in sorted({cell["recipe"] for cell in cells}):
         group = of(cells, recipe=recipe)
-        says_words = recipe not in RECIPES or RECIPES[recipe].words
-        if not says_words and any(cell["updates"] for cell in group):
+        is_thumb = recipe in RECIPES and RECIPES[recipe].is_thumb
+        if is_thumb and any(cell["updates"] for cell in group):
             found[recipe] = group
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from django.test import Client
@@ -55,17 +56,19 @@ def test_a_sentence_is_found_again_with_its_values(sentence: str) -> None:
 
 
 def test_what_the_gate_says_is_known() -> None:
-    good = ReplyFigures(empty=0.0, cut=0.1, length=30.0, repeats=0.02, count=12)
+    good = ReplyFigures(empty=0.0, cut=0.1, length=30.0, repeats=0.02, count=12, question=40.0)
+    vague = replace(good, question=None)
     measures = _reply_measures(good, good, good, TrainConfig())
+    measures += _reply_measures(good, good, vague, TrainConfig())
     measures += [way_measure(1.0), way_measure(0.6)]
     assert [m.text for m in measures if in_german(m.text) == m.text] == []
 
 
 def test_all_tests_that_a_version_failed_are_told() -> None:
-    worse = ReplyFigures(empty=0.5, cut=1.0, length=1.0, repeats=0.9, count=12)
-    good = ReplyFigures(empty=0.0, cut=0.1, length=30.0, repeats=0.02, count=12)
+    worse = ReplyFigures(empty=0.5, cut=1.0, length=1.0, repeats=0.9, count=12, question=2.0)
+    good = ReplyFigures(empty=0.0, cut=0.1, length=30.0, repeats=0.02, count=12, question=40.0)
     failed = [m.text for m in _reply_measures(worse, good, good, TrainConfig()) if m.ok is False]
-    assert len(failed) == 4
+    assert len(failed) == 5
     assert in_german(" ".join(failed)) == "; ".join(map(in_german, failed))
 
 

@@ -11,6 +11,7 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
+from rollouts.hints import NOTE
 from rollouts.types import Sample
 from tests.training.conftest import items_of, job, make_sample, nothing
 from training.adapters import adapter_tensors
@@ -121,8 +122,8 @@ def test_a_job_makes_corrections_likelier_and_says_how_far_it_is(
 def test_words_are_learned_where_the_prompt_moves_nothing(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
-    config = replace(config, hint_effect_min=1e6)  # nats that no hint moves
-    samples = [corrected(base, 1, WANTED), make_sample(base, 2)]
+    taught = replace(corrected(base, 1, WANTED), hint=NOTE)
+    samples = [taught, make_sample(base, 2, hint=NOTE)]
     result, _ = job(base, model, samples, config)
     assert result.trained == (1,)
     assert result.dropped == {2: HINT_NO_EFFECT}

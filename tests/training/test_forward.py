@@ -65,9 +65,7 @@ def test_shared_tokens_change_neither_states_nor_gradients(
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-def test_the_teachers_two_passes_may_be_one(
-    base: Base, model: PeftModel, config: TrainConfig
-) -> None:
+def test_the_teachers_passes_may_be_one(base: Base, model: PeftModel, config: TrainConfig) -> None:
     items = [
         Item(
             sample_id=number,
@@ -81,13 +79,11 @@ def test_the_teachers_two_passes_may_be_one(
     teacher = Teacher(base, model, config)
     assert batching.shared_length([items[0].prompt_ids, items[0].teacher_prompt_ids])
     for group in (items, items[:1]):  # apart, and in one
-        found = teacher._both_ways(group)
+        ways = [[item.taught for item in group], [item.plain for item in group]]
+        found = teacher._ways(*ways)
         with torch.no_grad(), model.disable_adapter():
-            for name, found_NH in zip(("teacher_prompt_ids", "prompt_ids"), found, strict=True):
-                apart = [
-                    response_hidden(base, model, [(getattr(item, name), item.response_ids)])
-                    for item in group
-                ]
+            for way, found_NH in zip(ways, found, strict=True):
+                apart = [response_hidden(base, model, [pair]) for pair in way]
                 torch.testing.assert_close(found_NH, torch.cat(apart), rtol=1e-5, atol=1e-5)
 
 

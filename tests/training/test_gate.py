@@ -10,12 +10,13 @@ import torch
 from peft import PeftModel
 
 from rollouts.hints import prompted_messages
-from rollouts.types import Demonstration
+from rollouts.types import Demonstration, Message
 from tests.training.conftest import make_sample, nothing
 from training.adapters import adapter_tensors, attach, detach, round_to_saved, save_version
-from training.base import Base
+from training.base import Base, load_base
 from training.config import TrainConfig
-from training.drift import Wishes
+from training.drift import Wishes, drift_limit
+from training.forward import response_logprobs
 from training.gate import (
     GateDecision,
     Measure,
@@ -26,10 +27,12 @@ from training.gate import (
     figures_of,
     measure,
     neutral_prompts,
+    of_their_question,
     repeated_share,
     warm,
 )
 from training.sampling import Reply, sample_replies
+from training.tiny import TEMPLATE
 
 PROMPTS = ("one?", "two?", "three?")
 
@@ -90,7 +93,7 @@ def test_the_drift_that_a_hint_explains_is_allowed(
     assert again == hinted
 
 
-def test_where_no_hint_was_said_examples_explain_drift(
+def test_examples_of_what_was_wanted_explain_drift_as_hints_do(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
     long = Demonstration(question="Tea?", answer="tea " * config.max_tokens)
@@ -108,7 +111,21 @@ def test_where_no_hint_was_said_examples_explain_drift(
     assert min(each) > 0.01
     assert limit(pirate, long, brief) == limit(pirate, brief, other)  # the newest two that fit
     assert limit(pirate, brief) == pytest.approx(margin + sum(each) / 2)
-    assert limit(pirate, hints=("Be brief.",)) == limit(hints=("Be brief.",))
+    hinted = limit(hints=("Be brief.",))
+    assert limit(pirate, hints=("Be brief.",)) == max(hinted, limit(pirate))
+
+
+def test_an_example_that_the_template_refuses_explains_nothing(
+    tiny_folder: Path, tmp_path: Path, config: TrainConfig
+) -> None:
+    strict = tmp_path / "strict.jinja"
+    refusal = "{% if messages | length > 1 %}{{ raise_exception('no') }}{% endif %}"
+    strict.write_text(refusal + TEMPLATE)
+    base = load_base(tiny_folder, device="cpu", chat_template=strict)
+    model = attach(base, config, None)
+    wishes = Wishes(examples=(Demonstration(question="Tea?", answer="Aye!"),))
+    limit = drift_limit(base, model, PROMPTS, wishes, config, nothing)
+    assert limit == config.gate_drift_margin
 
 
 def test_preference_needs_two_of_each(base: Base, model: PeftModel, config: TrainConfig) -> None:
@@ -208,7 +225,7 @@ def test_figures_by_hand() -> None:
     assert figures.repeats == pytest.approx(1 / 6)
 
 
-FINE = ReplyFigures(empty=0.0, cut=0.2, length=20.0, repeats=0.05, count=10)
+FINE = ReplyFigures(empty=0.0, cut=0.2, length=20.0, repeats=0.05, count=10, question=40.0)
 
 
 @pytest.mark.parametrize(
@@ -223,6 +240,8 @@ FINE = ReplyFigures(empty=0.0, cut=0.2, length=20.0, repeats=0.05, count=10)
         (ReplyFigures(empty=0.0, cut=0.31, length=20.0, repeats=0.05, count=10), {"cut_off"}),
         (ReplyFigures(empty=0.0, cut=0.2, length=2.5, repeats=0.05, count=10), {"length"}),
         (ReplyFigures(empty=0.0, cut=0.2, length=20.0, repeats=0.21, count=10), {"repetition"}),
+        (dataclasses.replace(FINE, question=10.0), set()),  # a quarter of the base's
+        (dataclasses.replace(FINE, question=9.9), {"question"}),
         (
             ReplyFigures(empty=1.0, cut=0.0, length=1.0, repeats=0.0, count=10),
             {"empty", "length"},
@@ -232,6 +251,33 @@ FINE = ReplyFigures(empty=0.0, cut=0.2, length=20.0, repeats=0.05, count=10)
 def test_replies_are_judged_against_the_parents(own: ReplyFigures, failing: set[str]) -> None:
     measures = _reply_measures(own, FINE, FINE, TrainConfig(gate_chance=0.0))
     assert {m.measure for m in measures if m.ok is False} == failing
+
+
+def test_a_base_whose_replies_do_not_tell_what_was_asked_measures_nothing() -> None:
+    vague = dataclasses.replace(FINE, question=4.9)
+    for own, base in ((FINE, vague), (dataclasses.replace(FINE, question=None), FINE)):
+        found = by_name(_reply_measures(own, FINE, base, TrainConfig()))["question"]
+        assert (found.value, found.ok) == (None, None)
+        assert "not measured" in found.text
+
+
+def test_what_was_asked_is_what_its_own_prompt_adds_to_a_reply(
+    base: Base, model: PeftModel
+) -> None:
+    shake(model)  # the base judges, whoever wears what
+    prompts = [base.render([Message(role="user", content=text)]) for text in PROMPTS]
+    replies = [base.encode(text) for text in ("a long one", "two", "six words")]
+    found = of_their_question(base, model, prompts, replies, nothing)
+    gains = []
+    with model.disable_adapter():
+        for own, other, reply in zip(prompts, [*prompts[1:], prompts[0]], replies, strict=True):
+            after_own, after_other = (
+                float(response_logprobs(base, base.model, (prompt, reply)).sum())
+                for prompt in (own, other)
+            )
+            gains.append(after_own - after_other)
+    assert found == pytest.approx(sorted(gains)[1], rel=1e-3, abs=1e-4)
+    assert of_their_question(base, model, prompts[:1], replies[:1], nothing) is None
 
 
 def test_the_cut_off_limit_allows_for_chance_in_few_replies() -> None:

@@ -8,13 +8,13 @@ import pytest
 import torch
 from peft import PeftModel
 
-from rollouts.hints import NOTE, hinted_messages, noted_messages
+from rollouts.hints import NOTE, hinted_messages
 from tests.training.conftest import items_of, job, make_sample
 from training.base import Base
 from training.config import TrainConfig
 from training.forward import boosted, held_to_question, kl_between, logits, response_hidden
 from training.prepare import said_again
-from training.teacher import Teacher
+from training.teacher import Teacher, own_share
 
 BRIEF, FORMAL = "Be brief.", "Be formal."
 
@@ -61,7 +61,7 @@ def test_each_reply_has_its_own_boost(base: Base, model: PeftModel, config: Trai
     for item, found, wanted_TH in zip(items, effects, wanted, strict=True):
         plain_TH = response_hidden(base, base.model, [(item.prompt_ids, item.response_ids)])
         torch.testing.assert_close(
-            found.taught_T, kl_between(base, plain_TH, wanted_TH), rtol=1e-3, atol=1e-4
+            found.kl_T, kl_between(base, plain_TH, wanted_TH), rtol=1e-3, atol=1e-4
         )
 
 
@@ -98,32 +98,41 @@ def test_a_teacher_is_held_to_the_question_of_hinted_replies_alone(
     kept = logits(base, teacher.hidden(items[:1]))
     torch.testing.assert_close(kept, wanted, rtol=1e-4, atol=1e-4)
     (unheld,) = Teacher(base, model, config).effects(free)
-    torch.testing.assert_close(effect.taught_T, unheld.taught_T)
+    torch.testing.assert_close(effect.kl_T, unheld.kl_T)
 
 
 @torch.no_grad()
-def test_a_hint_counts_as_far_as_it_moves_the_teacher_beyond_a_mere_note(
+def test_a_hints_own_share_is_what_no_mere_note_does(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
     given = [make_sample(base, 1), make_sample(base, 2, hint=f"  {NOTE} ")]
-    items = items_of(base, given, replace(config, hint_effect_min=0.01))
+    items = items_of(base, given, replace(config, hint_effect_min=0.2))
     wish, mere = Teacher(base, model, config).effects(items)
-    ids = items[0].response_ids
-    noted, hinted = (
+    ids, messages = items[0].response_ids, given[0].messages
+    plain, noted, hinted = (
         response_hidden(base, base.model, [(base.render(said), ids)])
         for said in (
-            noted_messages(given[0].messages),
-            hinted_messages(given[0].messages, hint=given[0].hint, correction=None),
+            messages,
+            hinted_messages(messages, hint=NOTE, correction=None),
+            hinted_messages(messages, hint=given[0].hint, correction=None),
         )
     )
-    wanted = float(kl_between(base, noted, hinted).mean())
-    assert wish.beyond_note == pytest.approx(wanted, rel=1e-3)
-    assert wanted > 0.01
-    assert mere.beyond_note == pytest.approx(0.0, abs=1e-6)
-    assert float(mere.taught_T.mean()) > 0.01  # although it moves the words as hints do
+    beyond, moved = (float(kl_between(base, way, hinted).mean()) for way in (noted, plain))
+    assert wish.own == pytest.approx(beyond / moved, rel=1e-3)
+    assert mere.own == pytest.approx(0.0, abs=1e-6)
+    assert float(mere.kl_T.mean()) > 0.01  # although it moves the words as hints do
+    assert Teacher(base, model, config).effects(items[:1])[0].own == pytest.approx(wish.own)
+    corrected = items_of(base, [make_sample(base, 3, correction="Tea.")], config)
+    effects = Teacher(base, model, config).effects([items[0], *corrected])
+    assert [each.own for each in effects] == [pytest.approx(wish.own, rel=1e-3), None]
     uncompared = items_of(base, given, replace(config, hint_effect_min=0.0))
-    effects = Teacher(base, model, config).effects(uncompared)
-    assert [each.own for each in effects] == [None, None]
+    assert [each.own for each in Teacher(base, model, config).effects(uncompared)] == [None, None]
+
+
+def test_what_moves_nothing_has_no_share() -> None:
+    nothing, something = torch.zeros(3), torch.tensor([0.2, 0.4, 0.0])
+    assert own_share(nothing, nothing) == own_share(something, nothing) == 0.0
+    assert own_share(torch.tensor([0.1, 0.0, 0.05]), something) == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize(("earlier", "boost"), [(FORMAL, 0.3), (BRIEF, 0.9)])
@@ -136,5 +145,5 @@ def test_what_is_said_again_pushes_further(
     effects = Teacher(base, model, config).effects(items)
     _, steps = job(base, model, given, config, replay=[older])
     assert steps[0].kl == pytest.approx(
-        float(torch.cat([each.taught_T for each in effects]).mean()), rel=1e-3
+        float(torch.cat([each.kl_T for each in effects]).mean()), rel=1e-3
     )
