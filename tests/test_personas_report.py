@@ -322,6 +322,20 @@ def test_the_aims_stand_beside_what_the_default_reaches() -> None:
     assert table(rows).index("The aims") < table(rows).index("| person |")
 
 
+def test_a_version_that_has_lost_the_question_is_named() -> None:
+    def asked(person: str, seed: int, *about: float) -> dict[str, Any]:
+        found = {"satisfied": 0.5, "nll": 1.0, "passed": [1, 0]}
+        evals = {"0": {**found, "about": [60.0, 40.0, 80.0]}, "16": {**found, "about": about}}
+        return row_of(person=person, seed=seed, evals=evals, updates=[{"seconds": 1.0}])
+
+    older = row_of(updates=[{"seconds": 1.0}])  # did not measure it
+    kept, lost = asked("short", 0, 15.0, 90.0, 0.0), asked("emoji", 0, 14.9, 90.0, 0.0)
+    (line,) = [line for line in aims([older, kept, lost]) if "of the question" in line]
+    assert line.endswith("| 1 of 2 that measured it, not emoji 1 | **no** |")
+    (line,) = [line for line in aims([older, kept]) if "of the question" in line]
+    assert line.endswith("| 1 of 1 that measured it | yes |")
+
+
 def test_an_aim_of_thumbs_alone_asks_for_a_base_between() -> None:
     sure = [thumbed(seed, [1, 1, 0, 0], [1, 1, 1, 1]) for seed in range(3)]
     (line,) = [line for line in aims(sure) if "thumbs alone" in line]

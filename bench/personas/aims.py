@@ -20,17 +20,20 @@ from bench.personas.rows import (
     middle,
     of,
     people_of,
+    question_nats,
     races,
     values,
     well_served,
 )
 from bench.personas.thumbs import chance, gains, of_thumbs_alone
+from training.config import TrainConfig
 
 SATISFIED = ((16, 0.90), (32, 0.95))  # (rated turns, mean share satisfied)
 NLL_ABOVE = 0.15  # the hinted base's, nats per token
 SOONER = 0.5  # of the turns that upstream's best needs
 LIKELY = 0.05  # p of the bootstrap
 ENOUGH = 3  # seeds of thumbs alone
+OF_QUESTION = TrainConfig().gate_question_min  # of what was asked in the base's own replies
 BETWEEN = (0.1, 0.9)  # what the base keeps by itself of a wish that thumbs alone can teach
 
 
@@ -42,6 +45,7 @@ def aims(cells: Cells) -> list[str]:
         _nll(cells, reached),
         _drift(cells),
         _accepted(cells),
+        _of_question(cells),
         _sooner(cells),
         *_thumbs(cells),
     ]
@@ -108,6 +112,25 @@ def _accepted(cells: Cells) -> list[str]:
     count = sum(cell["gate"]["accepted"] for cell in tested)
     but = f", not {', '.join(refused)}" if refused else ""
     return [words, f"{count} of {len(tested)}{but}", _met(not refused)]
+
+
+def _of_question(cells: Cells) -> list[str]:
+    """The gate asks this of neutral prompts; here it is asked of the person's own kind."""
+    shares = [
+        (cell["person"], nats[1] / nats[0])
+        for cell in of(cells, recipe=DEFAULT)
+        if (nats := question_nats(cell)) is not None and cell["updates"]
+    ]
+    if not shares:
+        return []
+    lost = [person for person, share in shares if share < OF_QUESTION]
+    words = (
+        f"no person's replies degenerate: held-out replies have {OF_QUESTION} of the question or"
+        " more, the base's having 1"
+    )
+    said = ", ".join(f"{person} {lost.count(person)}" for person in dict.fromkeys(lost))
+    count = f"{len(shares) - len(lost)} of {len(shares)} that measured it"
+    return [words, f"{count}{f', not {said}' if said else ''}", _met(not lost)]
 
 
 def _sooner(cells: Cells) -> list[str]:

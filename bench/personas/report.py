@@ -24,6 +24,7 @@ from bench.personas.rows import (
     longest,
     middle,
     of,
+    question_nats,
     races,
     rates,
     turns_to_three,
@@ -185,9 +186,7 @@ def health(cells: Cells) -> list[str]:
 
 
 def asked_for(group: Cells) -> str:
-    """Older rows did not measure it."""
-    ends = [(cell["evals"]["0"], cell["evals"][last(cell)]) for cell in group]
-    about = [[statistics.median(e["about"]) for e in both] for both in ends if "about" in both[0]]
+    about = [nats for cell in group if (nats := question_nats(cell)) is not None]
     if not about:
         return "–"
     before, after = zip(*about, strict=True)

@@ -46,6 +46,15 @@ def middle(numbers: Sequence[float]) -> float | None:
     return statistics.median(numbers) if numbers else None
 
 
+def question_nats(cell: dict[str, Any]) -> tuple[float, float] | None:
+    """How much likelier the median held-out reply is after its own question than after another, at
+    first and at the end; None of older rows, which did not measure it."""
+    first, end = cell["evals"]["0"], cell["evals"][last(cell)]
+    if "about" not in first or "about" not in end:
+        return None
+    return statistics.median(first["about"]), statistics.median(end["about"])
+
+
 def hinted_share(cells: Cells, person: str) -> float | None:
     """What the base keeps with the wish in its prompt: the median over seeds."""
     return middle(values(of(cells, person=person, recipe="hinted"), 0, SHARE))

@@ -336,7 +336,7 @@ def test_the_gate_hears_of_the_hints_that_liked_replies_teach(eager):
     up(make_turn(eager, prompted_hints=["Be short.", "No lists."]))
     comment(eager, "Say hello.", prompted_hints=["Be kind."])
     job = jobs.claim_job(jobs.queue_job(user=eager).public_id)
-    assert training_run._hints(job) == ["Say hello.", "Be short.", "No lists."]
+    assert list(training_run._wishes(job).hints) == ["Say hello.", "Be short.", "No lists."]
 
 
 def test_the_gate_hears_of_no_hint_that_is_taken_back_or_kept_out(eager):
@@ -350,7 +350,7 @@ def test_the_gate_hears_of_no_hint_that_is_taken_back_or_kept_out(eager):
     for _ in range(2):  # one may be held back for the gate
         down(make_turn(eager), "too_long")
     job = jobs.claim_job(jobs.queue_job(user=eager).public_id)
-    assert training_run._hints(job) == [SHORT, "Say hello."]
+    assert list(training_run._wishes(job).hints) == [SHORT, "Say hello."]
 
 
 def test_a_newer_reason_contradicts_a_liked_reply_that_followed_the_older_one(eager):
