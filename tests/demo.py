@@ -216,6 +216,13 @@ def registered(job: TrainingJob, *, accepted: bool) -> AdapterVersion:
         ),
         measure("length", 34.0, 3.0, True, "its test replies are 34 tokens long (at least 3)"),
         measure(
+            "question",
+            0.71,
+            0.25,
+            True,
+            "its test replies fit what was asked 71% as well as the base model's (at least 25%)",
+        ),
+        measure(
             "preference",
             None,
             -0.05,
