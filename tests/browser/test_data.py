@@ -15,7 +15,9 @@ from tests.realstack import Stack
 
 pytestmark = [pytest.mark.stack, pytest.mark.browser, pytest.mark.timeout(900)]
 
-MANY = 600  # turns of one conversation: each one's prompt holds all before it, which takes a while
+# Turns of one conversation: each one's prompt holds all before it, so that even a fast machine
+# writes long enough for its progress to be seen.
+MANY = 600
 XSS = '<img src=x onerror="window.hacked=1">'
 
 # What the page says on the way of an export, without being loaded again.
@@ -43,7 +45,7 @@ def conversations(path: Path, count: int) -> Path:
                 "session": "far-away",
                 "parent": f"t{number - 1}" if number else None,
                 "input": [{"role": "user", "content": f"Question {number} {XSS}"}],
-                "reply": f"Answer {number}",
+                "reply": f"Answer {number}" + " and more of it" * 12,
                 "feedback": [{"value": 1 if number % 2 else -1}],
             }
         )
