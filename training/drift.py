@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from jinja2 import TemplateError
@@ -75,13 +76,13 @@ def drift_limit(
     told = [_under(base, hint, neutral)] if hint else []
     room = config.max_tokens - config.gate_tokens
     shown = (_after(base, example, neutral) for example in wishes.examples)
-    fitting = [prompts for prompts in shown if prompts and max(map(len, prompts)) <= room]
+    fitting = (prompts for prompts in shown if prompts and max(map(len, prompts)) <= room)
 
-    def explained(ways: Sequence[Prompts]) -> float:
+    def explained(ways: Iterable[Prompts]) -> float:
         each = [_prompted_drift(base, model, neutral, way, config, check) for way in ways]
         return statistics.fmean(each) if each else 0.0
 
-    own = max(explained(told), explained(fitting[:NEWEST_EXAMPLES]))
+    own = max(explained(told), explained(islice(fitting, NEWEST_EXAMPLES)))
     return own + config.gate_drift_margin
 
 

@@ -48,8 +48,7 @@ class Teacher:
         ways = [[item.taught for item in group], [item.plain for item in group]]
         if any(item.noted_prompt_ids for item in group):
             # Where nothing is to be compared the plain prompt stands in.
-            prompts = [item.noted_prompt_ids or item.prompt_ids for item in group]
-            ways.append([(ids, i.response_ids) for ids, i in zip(prompts, group, strict=True)])
+            ways.append([(i.noted_prompt_ids or i.prompt_ids, i.response_ids) for i in group])
         hinted_NH, plain_NH, *noted = self._ways(*ways)
         teacher_NH = boosted(hinted_NH, plain_NH, boost=self._boosts(group))
         self._keep(group, self._held(group, teacher_NH, plain_NH))
@@ -90,8 +89,7 @@ class Teacher:
         if not any(item.unasked_prompt_ids for item in group):
             return teacher_NH
         # Where nothing is to be held the plain prompt stands in, and nothing is moved.
-        prompts = [item.unasked_prompt_ids or item.prompt_ids for item in group]
-        pairs = [(ids, item.response_ids) for ids, item in zip(prompts, group, strict=True)]
+        pairs = [(i.unasked_prompt_ids or i.prompt_ids, i.response_ids) for i in group]
         boosts_N1 = torch.cat([self._question_boosts(len(item.response_ids)) for item in group])
         return held_to_question(teacher_NH, plain_NH, self._states(pairs), boost=boosts_N1)
 
