@@ -119,6 +119,8 @@ def test_the_second_stage_takes_the_best_that_ran_on_all_three() -> None:
         "opd", "combine", "opd-topk", "openclaw-hybrid", "hinted", "memory",
     }  # fmt: skip
     assert best_upstream(ran("openclaw-opd", 0.1, 0.1)) == []
+    later = [*ran("openclaw-hybrid", 0.0, 0.0, 0.0, seed=1), *ran("kto", 1.0, 1.0, 1.0, seed=2)]
+    assert second_stage([*rows, *later]) == wanted  # a second seed is of the second stage
     first, second = stages(rows)[-2:]
     assert "| 23 of 72 |" in first
     assert "`kto` 1" in first
