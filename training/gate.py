@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import PeftModel
@@ -185,19 +186,17 @@ def figures_of(
     )
 
 
-def of_their_question(
+def question_gains(
     base: Base,
-    model: PeftModel,
+    model: PeftModel | Any,
     prompts: Sequence[tuple[int, ...]],
     replies: Sequence[tuple[int, ...]],
     check: Callable[[], None],
-) -> float | None:
-    """Do replies answer what was asked? The median of log pi_0(y | x) - log pi_0(y | x') in nats,
-    by the base, x' the next prompt: near 0 a reply would do for any. None of a single prompt."""
-    if len(prompts) < 2:
-        return None
+) -> list[float]:
+    """Is each reply of its question? log pi(y | x) - log pi(y | x') by `model`, x' the next prompt,
+    in nats: near 0 it would do for any question."""
     targets_N = torch.tensor([token for ids in replies for token in ids], device=base.device)
-    with torch.no_grad(), model.disable_adapter():
+    with torch.no_grad():
         own_N, other_N = (
             logprobs_of(
                 base,
@@ -207,7 +206,21 @@ def of_their_question(
             for given in (prompts, [*prompts[1:], prompts[0]])
         )
     gains = torch.split(own_N - other_N, [len(ids) for ids in replies])
-    return statistics.median(float(gain_T.sum()) for gain_T in gains)
+    return [float(gain_T.sum()) for gain_T in gains]
+
+
+def of_their_question(
+    base: Base,
+    model: PeftModel,
+    prompts: Sequence[tuple[int, ...]],
+    replies: Sequence[tuple[int, ...]],
+    check: Callable[[], None],
+) -> float | None:
+    """The median of what the base finds, nats. None of a single prompt."""
+    if len(prompts) < 2:
+        return None
+    with model.disable_adapter():
+        return statistics.median(question_gains(base, model, prompts, replies, check))
 
 
 def _figures(

@@ -38,6 +38,7 @@ from training.base import Base, load_base
 from training.config import TrainConfig
 from training.drift import hidden_of
 from training.forward import logprobs_of
+from training.gate import question_gains
 from training.sampling import Reply, sample_replies
 
 Prompts = Sequence[tuple[int, ...]]
@@ -56,7 +57,7 @@ class Tried:
 
 
 def sums(base: Base, model: PeftModel, prompts: Prompts, replies: Sequence[Reply]) -> list[float]:
-    """The base's log pi(y | x) of each reply, in nats."""
+    """log pi_0(y | x) of each reply, nats."""
     ids = [reply.ids for reply in replies]
     targets_N = torch.tensor([token for reply in ids for token in reply])
     with torch.no_grad(), model.disable_adapter():
@@ -80,9 +81,9 @@ def tries(
     hinted = [base.render(asked(question, [person.hint])) for question in questions]
     plain = [base.render(asked(question)) for question in questions]
     replies = sampled(base, model, hinted, seed)
-    under, alone, other = (
-        sums(base, model, prompts, replies) for prompts in (hinted, plain, [*plain[1:], plain[0]])
-    )
+    under, alone = (sums(base, model, prompts, replies) for prompts in (hinted, plain))
+    with model.disable_adapter():
+        gains = question_gains(base, model, plain, [reply.ids for reply in replies], quiet)
     found = []
     for number, (question, reply) in enumerate(zip(questions, replies, strict=True)):
         text = base.tokenizer.decode(reply.ids, skip_special_tokens=True)
@@ -95,7 +96,7 @@ def tries(
                 keeps=person.is_satisfied(answer),
                 copies=HINT_MARKER in text or text.strip()[:COPIED] == question[:COPIED],
                 hint=under[number] - alone[number],
-                question=alone[number] - other[number],
+                question=gains[number],
                 tokens=len(reply.ids),
             )
         )
@@ -106,8 +107,9 @@ def own_question(base: Base, model: PeftModel, questions: Sequence[str]) -> floa
     """Of the question in the base's own replies without a hint: the median, nats."""
     plain = [base.render(asked(question)) for question in questions]
     replies = sampled(base, model, plain, seed=99)
-    pairs = (sums(base, model, prompts, replies) for prompts in (plain, [*plain[1:], plain[0]]))
-    return statistics.median(own - other for own, other in zip(*pairs, strict=True))
+    with model.disable_adapter():
+        ids = [reply.ids for reply in replies]
+        return statistics.median(question_gains(base, model, plain, ids, quiet))
 
 
 def scores_of(whole: float) -> dict[str, Callable[[Tried], float]]:

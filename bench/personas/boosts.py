@@ -22,7 +22,6 @@ from pathlib import Path
 
 import torch
 from peft import PeftModel
-from torch import Tensor
 
 from bench.personas.cell import quiet
 from bench.personas.lab import MAX_TOKENS, TEMPERATURE, asked
@@ -33,7 +32,7 @@ from training.base import Base, load_base
 from training.config import TrainConfig
 from training.drift import _greedy_pairs, hidden_of
 from training.forward import boosted, held_to_question, kl_between, response_logprobs
-from training.gate import neutral_prompts
+from training.gate import neutral_prompts, question_gains
 from training.sampling import Reply, _Decoder, _draw
 
 
@@ -114,13 +113,10 @@ def line_of(
         for question, reply in zip(questions, replies, strict=True)
     ]
 
-    def logprobs(prompts: Sequence[tuple[int, ...]]) -> list[Tensor]:
-        pairs = zip(prompts, (reply.ids for reply in replies), strict=True)
-        return [response_logprobs(base, base.model, pair) for pair in pairs]
-
-    nll = -float(torch.cat(logprobs(hinted)).mean())
-    others = logprobs([*plain[1:], plain[0]])
-    about = [float((a - b).sum()) for a, b in zip(logprobs(plain), others, strict=True)]
+    ids = [reply.ids for reply in replies]
+    pairs = zip(hinted, ids, strict=True)
+    nll = -float(torch.cat([response_logprobs(base, base.model, pair) for pair in pairs]).mean())
+    about = question_gains(base, base.model, plain, ids, quiet)
     satisfied = statistics.fmean(person.is_satisfied(answer) for answer in answers)
     tokens = statistics.fmean(answer.tokens for answer in answers)
     drift = drift_of(base, model, person, config)

@@ -27,7 +27,7 @@ from training.config import CANDIDATES, REPLAYED, TrainConfig
 from training.demonstrations import correction_of
 from training.drift import Wishes
 from training.forward import response_logprobs
-from training.gate import decide, measure, neutral_prompts, step_back
+from training.gate import decide, measure, neutral_prompts, question_gains, step_back
 from training.optimizer import save_optimizer
 from training.trainer import train
 
@@ -311,14 +311,12 @@ class Cell:
 
     def about(self) -> list[float]:
         """Of the last replies, up to HELD_OUT, how much likelier its own question makes each than
-        the next one, in nats: the base's log p(y | x) - log p(y | x'). Near 0, it would do for any
-        question. Two passes over each reply: asked at the ends alone."""
-        others = [*self.held_out[1:], self.held_out[0]]
-        triples = list(zip(self.held_out, others, self.replies, strict=True))[:HELD_OUT]
-        return [
-            round(float((self.logprobs(own, reply) - self.logprobs(other, reply)).sum()), 1)
-            for own, other, reply in triples
-        ]
+        the next one, in nats by the base. Two passes over each reply: asked at the ends alone."""
+        base = self.lab.base
+        prompts = [base.render(asked(question)) for question in self.held_out[:HELD_OUT]]
+        replies = [tuple(reply.response_ids) for reply in self.replies[:HELD_OUT]]
+        gains = question_gains(base, base.model, prompts, replies, quiet)
+        return [round(gain, 1) for gain in gains]
 
     def logprobs(self, question: str, reply: Rollout, hints: Sequence[str] = ()) -> Tensor:
         """The base's, of the reply's tokens."""
