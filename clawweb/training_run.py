@@ -23,7 +23,7 @@ from clawweb.engine import tokenizer_controls
 from clawweb.keeper import Cancelled, Keeper, Stopping
 from clawweb.models import AdapterVersion, JobState, TrainingJob, TrainingSample, User
 from clawweb.selectors.chat import messages_for
-from clawweb.selectors.hints import learned_samples
+from clawweb.selectors.hints import contradicted_by_newer, learned_samples
 from clawweb.selectors.learning import age_of, held_back_samples, policy_of
 from clawweb.services import finishing, jobs, serving, versions
 from clawweb.services.errors import LeaseLost
@@ -265,9 +265,12 @@ def sample_for(row: TrainingSample, parent: AdapterVersion | None) -> Sample:
 
 
 def _wishes(job: TrainingJob) -> Wishes:
-    """What the versions so far were asked to become, newest first."""
+    """What the versions so far were asked to become, newest first: what the user has contradicted
+    since is no wish of theirs."""
     controls = tokenizer_controls()
     rows = [*reversed(jobs.samples_of(job)), *learned_samples(job.parent)[:200]]
+    older = contradicted_by_newer(rows)
+    rows = [row for row in rows if row.pk not in older]
     hints = dict.fromkeys(defuse(hint, controls) for row in rows for hint in row.lessons)
     shown = (correction_of(sample_for(row, job.parent)) for row in rows if row.correction)
     examples = islice((each for each in shown if each), CANDIDATES)
