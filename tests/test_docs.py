@@ -98,7 +98,9 @@ def test_every_hyperparameter_is_named() -> None:
     assert not_in(text_of("docs/algorithms.md"), names) == []
 
 
-@pytest.mark.parametrize("module", ["training/advantages.py", "training/losses.py"])
+@pytest.mark.parametrize(
+    "module", ["training/advantages.py", "training/losses.py", "training/logprobs.py"]
+)
 def test_every_formula_is_named(module: str) -> None:
     names = public_functions(module)
     assert names

@@ -76,6 +76,19 @@ def test_three_in_a_row() -> None:
     assert three_in_a_row([True, True]) is None
 
 
+@pytest.mark.parametrize(
+    ("satisfied", "nll", "code"),
+    [(0.5, 1.4, 0), (0.25, 1.8, 0), (0.2, 1.4, 1), (0.9, 2.6, 1)],
+    ids=["learned", "just", "too little", "and no sentences any more"],
+)
+def test_the_short_form_fails_when_learning_breaks(
+    satisfied: float, nll: float, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ends = {"0": {"satisfied": 0.0, "nll": 1.3}, "8": {"satisfied": satisfied, "nll": nll}}
+    assert quick([{"evals": ends}], 60.0) == code
+    assert ("BROKEN" in capsys.readouterr().out) == bool(code)
+
+
 @pytest.mark.stack
 def test_eight_ratings_teach_a_wish(stack: Stack, tmp_path: Path) -> None:
     """The bench's short form: real engine, real model; fails when learning breaks."""

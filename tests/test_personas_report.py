@@ -111,6 +111,7 @@ def test_the_second_stage_takes_the_best_that_ran_on_all_three() -> None:
         *ran("opd-all-sets", 1.0, 1.0, 1.0), *ran("opd-corrected", 1.0, 1.0, 1.0),
         *ran("openclaw-opd", 0.1, 0.1, 0.1), *ran("openclaw-hybrid", 0.1, 0.1, 0.1, three=20),
     ]  # fmt: skip
+    rows = [{**row, "updates": [{"seconds": 1.0}]} for row in rows]
     assert best_methods(rows) == ["opd", "combine", "opd-topk"]  # the default, whatever it reaches
     assert best_upstream(rows) == ["openclaw-hybrid"]
     wanted = second_stage(rows)
@@ -121,7 +122,8 @@ def test_the_second_stage_takes_the_best_that_ran_on_all_three() -> None:
     assert best_upstream(ran("openclaw-opd", 0.1, 0.1)) == []
     later = [*ran("openclaw-hybrid", 0.0, 0.0, 0.0, seed=1), *ran("kto", 1.0, 1.0, 1.0, seed=2)]
     assert second_stage([*rows, *later]) == wanted  # a second seed is of the second stage
-    first, second = stages(rows)[-2:]
+    first, second, _, counts = stages(rows)[-4:]
+    assert counts == "Rows that learned, by how many turns were rated: 16: 26."
     assert "| 23 of 72 |" in first
     assert "`kto` 1" in first
     assert "`opd` 30, `combine` 30, `opd-topk` 30" in second
@@ -300,7 +302,7 @@ def test_the_aims_stand_beside_what_the_default_reaches() -> None:
     rows = [
         hinted("short", 0.8), hinted("plain", 0.7), hinted("asks", 0.1),
         opd("short", 0.96, 1.30, gate={**gate, "drift_limit": 0.1996}, three=8),
-        opd("plain", 0.86, 1.36, gate={**gate, "drift": 0.21, "accepted": False}),
+        opd("plain", 0.86, 1.36, gate={**gate, "drift": 0.21, "accepted": False, "question": 0.4}),
         opd("asks", 0.10, 1.30),  # whose hint the base does not follow: not in the means
         opd("emoji", 0.10, 1.30, three=20),
         row_of("openclaw-opd", turns=32), row_of("openclaw-opd", person="plain", turns=32, three=9),
@@ -314,8 +316,8 @@ def test_the_aims_stand_beside_what_the_default_reaches() -> None:
         "| satisfied after 32 rated turns: 0.95 | 0.910 (plain 0.86, short 0.96) | **no** |",
         "| nll after 32 at most the hinted base's + 0.15 | plain +0.16, short +0.10 | **no** |",
         "| drift of the last versions at most the hinted base's own + 0.05 | 1 of 2 | **no** |",
-        "| no person's replies degenerate: the gate accepts the last versions | 1 of 2, not plain"
-        " | **no** |",
+        "| no person's replies degenerate: the gate accepts the last versions | 1 of 2, not plain;"
+        " 1 from before the gate asked whether replies are of the question | **no** |",
         "| rated turns until three in a row: 0.5 of upstream's best or less | 1 of 3 people; not"
         " plain inf; not known emoji below 0.62; not counted, as both had them before their first"
         " version: detailed 0.50 | **no** |",

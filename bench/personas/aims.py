@@ -111,6 +111,8 @@ def _accepted(cells: Cells) -> list[str]:
     words = "no person's replies degenerate: the gate accepts the last versions"
     count = sum(cell["gate"]["accepted"] for cell in tested)
     but = f", not {', '.join(refused)}" if refused else ""
+    if before := sum("question" not in cell["gate"] for cell in tested):
+        but += f"; {before} from before the gate asked whether replies are of the question"
     return [words, f"{count} of {len(tested)}{but}", _met(not refused)]
 
 

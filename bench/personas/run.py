@@ -45,6 +45,7 @@ from training.config import TrainConfig
 
 TURNS = 32  # that are rated unless others are asked for
 QUICK_TURNS, QUICK_GAIN = 8, 0.25
+QUICK_NLL = 0.5  # nats per token that its replies may be less fluent than the base's
 IN_NATS = (0.002, 0.01)  # `hint_effect_min` of older rows, per token
 
 
@@ -81,12 +82,15 @@ def is_done(row: dict[str, Any], args: argparse.Namespace) -> bool:
 
 
 def quick(cells: Sequence[dict[str, Any]], seconds: float) -> int:
-    """The short form's verdict: 0 when eight ratings taught the person's wish."""
+    """The short form's verdict: 0 when eight ratings taught the person's wish, and replies are
+    still sentences."""
     (cell,) = cells
-    before, after = (cell["evals"][turns]["satisfied"] for turns in ("0", str(QUICK_TURNS)))
-    learned = after - before >= QUICK_GAIN
+    before, after = (cell["evals"][turns] for turns in ("0", str(QUICK_TURNS)))
+    is_fluent = after["nll"] - before["nll"] <= QUICK_NLL
+    learned = is_fluent and after["satisfied"] - before["satisfied"] >= QUICK_GAIN
+    shown = (f"{end['satisfied']} / {end['nll']}" for end in (before, after))
     print(
-        f"satisfied {before} -> {after} in {seconds:.0f} s:",
+        f"satisfied / nll {' -> '.join(shown)} in {seconds:.0f} s:",
         "it learns" if learned else "LEARNING IS BROKEN",
     )
     return 0 if learned else 1

@@ -100,7 +100,10 @@ def stages(cells: Cells) -> list[str]:
         f"Second: the best {BEST} methods there after {JUDGED_AT} rated turns, the best of"
         f" upstream's after {UPSTREAM_AT}, and prompt memory, on all people with three seeds:",
     ]
-    return [*said, "", *grid(["stage", "recipes", "ran", "missing"], rows)]
+    lengths = Counter(cell["turns"] for cell in cells if cell["updates"])
+    counts = ", ".join(f"{turns}: {lengths[turns]}" for turns in sorted(lengths))
+    after = f"Rows that learned, by how many turns were rated: {counts}."
+    return [*said, "", *grid(["stage", "recipes", "ran", "missing"], rows), "", after]
 
 
 def recipes_of(wanted: Sequence[Key]) -> list[str]:
