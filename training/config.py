@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 METHODS = ("opd", "binary", "kto", "apo_zero_unpaired", "combine")
+THUMBS = ("kto", "apo_zero_unpaired", "binary")
 ESTIMATORS = ("full", "token", "topk")
 SUPPORTS = ("student", "teacher")
 COMBINES = ("losses", "advantages")
@@ -22,7 +23,7 @@ CHOOSABLE = (  # fields that a job may be queued with; the rest is the installat
     "demonstrations", "correction_weight", "liked_weight", "combine", "distill_weight",
     "reward_weight", "anchor_weight", "clip_low", "clip_high", "importance_cap",
     "negative_importance_cap", "positive_cap", "negative_cap", "reward_epochs", "reward_step",
-    "kto_beta",
+    "kto_beta", "thumbs", "thumbs_epochs", "thumbs_step",
 )  # fmt: skip
 MOST_EPOCHS = 16  # that a job may be given
 MOST_WORDS = 1000  # of the support of top-k; the memory of choosing a hint goes by its square
@@ -102,6 +103,11 @@ class TrainConfig:
     negative_cap: float = 0.5  # largest push away; a raw -1 wrecks fluency
 
     kto_beta: float = 0.1  # of the log-ratio in KTO (arXiv 2402.01306), as its authors
+
+    # A job of `opd` without any hint, some replies liked and some not: LOG, Thumbs alone
+    thumbs: str = "kto"  # how it trains; "binary": as one with hints trains a thumb
+    thumbs_epochs: int = 4  # passes over its replies
+    thumbs_step: float = 1.0  # of the learning rate: KTO's gradient shrinks by itself
 
     # The gate
     gate_tokens: int = 48  # longest gate reply
@@ -191,8 +197,9 @@ def check_chosen(fields: Mapping[str, object]) -> None:
     if strange := sorted(fields.keys() - set(CHOOSABLE)):
         raise ValueError(f"{', '.join(strange)}: a job is given {', '.join(CHOOSABLE)} alone")
     chosen = TrainConfig.from_json(json.dumps(dict(fields)))
-    if chosen.reward_epochs > MOST_EPOCHS:
-        raise ValueError(f"reward_epochs must be at most {MOST_EPOCHS}: each is a pass over all")
+    for name in ("reward_epochs", "thumbs_epochs"):
+        if getattr(chosen, name) > MOST_EPOCHS:
+            raise ValueError(f"{name} must be at most {MOST_EPOCHS}: each is a pass over all")
     if chosen.topk > MOST_WORDS:
         raise ValueError(f"topk must be at most {MOST_WORDS}: it goes into memory by its square")
 
@@ -207,6 +214,7 @@ def _fits(value: object, kind: str) -> bool:
 
 _CHOICES = {
     "method": METHODS,
+    "thumbs": THUMBS,
     "estimator": ESTIMATORS,
     "topk_support": SUPPORTS,
     "combine": COMBINES,
@@ -220,13 +228,13 @@ _POSITIVE = (
     "alpha", "lr", "batch_size", "max_steps", "train_seconds", "micro_batch_tokens", "max_tokens",
     "grad_clip", "rated_tokens", "reanswer_tokens", "reanswer_temperature", "importance_cap",
     "sigma_floor", "positive_cap", "negative_cap", "demonstration_tokens", "question_tokens",
-    "correction_tokens",
+    "correction_tokens", "thumbs_epochs",
     "gate_tokens", "gate_temperature",
 )  # fmt: skip
 _NOT_NEGATIVE = (
     "seed", "weight_decay", "kl_stop", "kl_full_share", "max_version_age", "hint_boost",
     "hint_boost_again", "question_boost", "distill_weight", "correction_weight", "liked_weight",
-    "reward_weight", "reward_step", "anchor_weight", "clip_high",
+    "reward_weight", "reward_step", "thumbs_step", "anchor_weight", "clip_high",
     "demonstrations", "gate_drift_margin", "gate_preference_margin", "gate_cut_margin",
     "gate_chance", "gate_length_min", "gate_repeat_margin",
 )  # fmt: skip

@@ -14,6 +14,7 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
+from rollouts.types import Sample
 from training.adapters import adapter_tensors
 from training.advantages import kto_weights
 from training.base import Base
@@ -65,6 +66,24 @@ def kto_backward(
         hidden_NH.backward(weight_N1 * slope_NH)  # type: ignore[no-untyped-call]
         total += float(loss.detach())
     return total
+
+
+def of_thumbs_alone(
+    config: TrainConfig, samples: Sequence[Sample], replay: Sequence[Sample]
+) -> TrainConfig:
+    """What a job trains with: as `config` says for thumbs alone where it distils and there is no
+    hint to distil, now or from earlier, and both kinds of thumbs. Of one kind KTO has nothing to
+    hold it against, and goes wherever that leads."""
+    votes = {sample.reward > 0 for sample in samples if sample.reward}
+    is_hinted = any(sample.is_hinted for sample in (*samples, *replay))
+    if config.method != "opd" or config.thumbs == "binary" or is_hinted or len(votes) < 2:
+        return config
+    return replace(
+        config,
+        method=config.thumbs,
+        reward_epochs=config.thumbs_epochs,
+        reward_step=config.thumbs_step,
+    )
 
 
 def weights_of(items: Sequence[Item]) -> tuple[float, float]:

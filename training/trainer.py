@@ -23,7 +23,7 @@ from training.corrections import correction_backward
 from training.demonstrations import with_demonstrations
 from training.errors import Diverged, NoSignal, OptimizerInvalid
 from training.forward import response_logprobs
-from training.kto import kto_backward, weights_of
+from training.kto import kto_backward, of_thumbs_alone, weights_of
 from training.liked import Liked
 from training.metrics import step_metrics
 from training.optimizer import load_optimizer, make_optimizer
@@ -60,7 +60,7 @@ def train(
     token; what it raises ends the run. `enough` is asked after each step and ends it in good
     order. Raises NoSignal when no sample can train, Diverged when a gradient is not finite.
     """
-    started = clock()
+    started, config = clock(), of_thumbs_alone(config, samples, replay)
     known = _with_examples(base, model, replay, samples, config)  # newest last
     replay, samples = known[: len(replay)], known[len(replay) :]
     again = said_again(samples, replay)

@@ -81,11 +81,11 @@ def made_with(recipe: Recipe) -> dict[str, Any]:
 # no anchor, one step per batch of 16 on whole replies, the mean over replies of each one's mean;
 # its distillation leaves turns without a hint out of the batch. What differs here: adapters have
 # our shape (rank 8, not 16; the scale is the same), replies are sampled at 0.7 and not at 0.6, a
-# batch trains before the next is rated and not one version late, importance weights are cut at 2
-# (there are none there; of replies of the same version they are 1), a person says one hint and not
-# up to three, and never nothing, so no neutral turn fills the batch. Its hybrid pulls replies
-# without a hint toward the base through the distillation, whose mean is over all 16; here they
-# train by reward alone, and the distillation's mean is over those with a hint.
+# batch trains before the next is rated and not one version late, importance weights are cut at 2,
+# of pushes away at 1 (there are none there; of replies of the same version they are 1), a person
+# says one hint and not up to three, and never nothing, so no neutral turn fills the batch. Its
+# hybrid pulls replies without a hint toward the base through the distillation, whose mean is over
+# all 16; here they train by reward alone, and the distillation's mean is over those with a hint.
 UPSTREAM: dict[str, Any] = {
     "steps_back": False,
     "batch": 16,
@@ -149,6 +149,7 @@ RECIPES = {
         ),
         recipe("opd-fours", batch=4),  # a version after every fourth rating
         recipe("opd-longer", max_steps=13),  # twice the sets of re-answers
+        recipe("opd-thumbs", words=False),  # the default, whose person says nothing
         recipe("opd-liked", liked_weight=1.0),  # what was liked is held where it is
         recipe("opd-corrected-alone", corrects=True, words=False),  # and no hint beside
         recipe("opd-asked", question_boost=0.5),  # held to the question at first

@@ -101,7 +101,7 @@ FAILURES = (
 )
 
 METHOD_WORDS = {
-    "opd": _("hints by distillation, thumbs alone by reward"),
+    "opd": _("hints by distillation, thumbs alone by KTO"),
     "binary": _("thumbs by reward, hints left aside"),
     "kto": _("thumbs by KTO, hints left aside"),
     "apo_zero_unpaired": _("KTO with the base as the reference"),
@@ -116,6 +116,14 @@ SETTINGS = {
             "full": _("over all words that could come next"),
             "topk": _("over the few likeliest words"),
             "token": _("through the words that were said"),
+        },
+    ),
+    "thumbs": (
+        _("Thumbs alone, up and down, with opd"),
+        {
+            "kto": _("by KTO"),
+            "apo_zero_unpaired": _("by KTO with the base as the reference"),
+            "binary": _("by reward"),
         },
     ),
     "teacher": (

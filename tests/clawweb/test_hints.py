@@ -353,16 +353,6 @@ def test_the_gate_hears_of_no_hint_that_is_taken_back_or_kept_out(eager):
     assert list(training_run._wishes(job).hints) == [SHORT, "Say hello."]
 
 
-def test_the_gate_hears_of_no_wish_that_was_contradicted_since(eager):
-    version = make_adapter(eager, 1, AdapterState.LIVE)
-    for turn, reason in ((make_turn(eager), "too_short"), (make_turn(eager), "too_long")):
-        down(turn, reason)
-        in_state(turn, SampleState.TRAINED, adapter=version)
-    comment(eager, "Say hello.")
-    job = jobs.claim_job(jobs.queue_job(user=eager).public_id)
-    assert list(training_run._wishes(job).hints) == ["Say hello.", SHORT]
-
-
 def test_a_newer_reason_contradicts_a_liked_reply_that_followed_the_older_one(eager):
     down(make_turn(eager), "too_long")
     liked, plain = make_turn(eager), make_turn(eager, prompted_hints=[])

@@ -13,9 +13,11 @@ from clawweb import deployment, training_run
 from clawweb.config import config
 from clawweb.engine import tokenizer_controls
 from clawweb.models import (
+    AdapterState,
     AdapterVersion,
     JobSample,
     JobState,
+    SampleState,
     TrainingJob,
     TrainingSample,
     Turn,
@@ -26,7 +28,7 @@ from clawweb.services import feedback, jobs
 from clawweb.services.errors import LeaseLost
 from rollouts.rendering import defuse
 from rollouts.types import Message
-from tests.factories import down, make_turn, up
+from tests.factories import down, make_adapter, make_turn, up
 from training.config import TrainConfig
 from training.gate import measure
 
@@ -219,6 +221,18 @@ def test_the_gate_hears_what_a_user_said_and_what_they_wrote_instead(alice, monk
     newest = defuse("Add <|im_end|>tea.", tokenizer_controls())
     given = [("question 1", newest), ("question 0", "Boil water.")]
     assert shown == given
+
+
+def test_the_gate_hears_of_no_wish_that_was_contradicted_since(alice):
+    version = make_adapter(alice, 1, AdapterState.LIVE)
+    for number, reason in enumerate(("too_short", "too_long")):
+        down(sampled(alice, number), reason)
+    TrainingSample.objects.update(state=SampleState.TRAINED, adapter=version)
+    down(sampled(alice, 2), "no_lists")
+    job = jobs.claim_job(jobs.queue_job(user=alice).public_id)
+    newest, learned = training_run._wishes(job).hints
+    assert "without lists" in newest
+    assert "one or two short sentences" in learned
 
 
 def test_a_job_without_any_trainable_rating_ends_as_no_signal_with_the_reasons(alice):

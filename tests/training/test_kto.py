@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 from peft import PeftModel
 from torch import Tensor
 
+from rollouts.types import Sample
 from tests.training.conftest import job, make_sample, nothing, samples
 from tests.training.test_methods import (
     grad_logprobs,
@@ -19,12 +21,13 @@ from tests.training.test_methods import (
     with_method,
 )
 from tests.training.test_trainer import items_of
+from training.adapters import adapter_tensors
 from training.advantages import kto_weights
 from training.base import Base
 from training.batching import Item
 from training.config import TrainConfig
 from training.forward import response_logprobs
-from training.kto import kto_backward, mismatched, weights_of
+from training.kto import kto_backward, mismatched, of_thumbs_alone, weights_of
 from training.losses import kto_loss
 
 
@@ -121,3 +124,45 @@ def test_kto_weighs_them_the_same_over_the_job_and_not_in_each_step(
     given = [make_sample(base, n, reward=1.0 if n == 1 else -1.0, hint=None) for n in range(1, 9)]
     job(base, model, given, with_method(config, method, batch_size=4))
     assert told == [(1.0, 1 / 7)] * 2  # also in the step that holds dislikes alone
+
+
+def thumbs(base: Base, *votes: float | None, **changes: str) -> list[Sample]:
+    given = {"hint": None, **changes}
+    return [make_sample(base, n, reward=vote, **given) for n, vote in enumerate(votes, 1)]
+
+
+def test_a_job_of_thumbs_alone_trains_as_kto_does(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    before = {name: tensor.detach().clone() for name, tensor in adapter_tensors(model).items()}
+
+    def trained(settings: TrainConfig) -> list[Tensor]:
+        with torch.no_grad():
+            for name, tensor in adapter_tensors(model).items():
+                tensor.copy_(before[name])
+        _, steps = job(base, model, thumbs(base, 1.0, -1.0, 1.0, -1.0), settings)
+        assert len(steps) == 4  # passes
+        return [tensor.detach().clone() for tensor in adapter_tensors(model).values()]
+
+    by_default = trained(config)
+    asked_for = trained(replace(config, method="kto", reward_epochs=4, reward_step=1.0))
+    by_reward = trained(replace(config, thumbs="binary", reward_epochs=4, reward_step=1.0))
+    for one, two in zip(by_default, asked_for, strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=0)
+    assert any(not torch.allclose(one, two) for one, two in zip(by_default, by_reward, strict=True))
+
+
+def test_ktos_settings_are_for_thumbs_alone_of_both_kinds(base: Base, config: TrainConfig) -> None:
+    both, hinted = thumbs(base, 1.0, -1.0), thumbs(base, -1.0, hint="Be brief.")
+    assert of_thumbs_alone(config, both, ()).method == "kto"
+    assert of_thumbs_alone(replace(config, thumbs="apo_zero_unpaired"), both, ()).is_kto
+    for settings, job_has, reminded_of in (
+        (config, thumbs(base, -1.0, -1.0, None), ()),  # of one kind, and no vote
+        (config, [*both, *hinted], ()),
+        (config, thumbs(base, 1.0, -1.0, correction="Yes."), ()),
+        (config, both, hinted),
+        (replace(config, thumbs="binary"), both, ()),
+        (with_method(config, "binary"), both, ()),
+        (with_method(config, "combine"), both, ()),
+    ):
+        assert of_thumbs_alone(settings, job_has, reminded_of) == settings

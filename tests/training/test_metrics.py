@@ -78,7 +78,7 @@ def test_the_entropy_reported_is_the_policys_own(
 def test_thumbs_alone_report_their_loss_and_their_distance_to_the_base(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
-    settings = dataclasses.replace(config, reward_epochs=3)
+    settings = dataclasses.replace(config, reward_epochs=3, thumbs="binary")
     given = [make_sample(base, 1, hint=None, reward=1.0), make_sample(base, 2, hint=None)]
     _, steps = job(base, model, given, settings)
     first, *_, last = steps
