@@ -260,7 +260,7 @@ def test_every_method_can_be_chosen_for_a_job(as_alice: Client) -> None:
     assert tuple(offered) == METHODS
     for method in METHODS:
         assert JobIn(method=method).method == method
-    chosen = ("estimator", "teacher", "reanswer_hints", "reanswer_sets", "combine")
+    chosen = ("estimator", "thumbs", "teacher", "reanswer_hints", "reanswer_sets", "combine")
     assert f'data-post="/api/jobs" data-with="method {" ".join(chosen)}"' in page
     for name in chosen:
         field = rf'<select id="{name}" name="settings.{name}".*?</select>'
