@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.browser, pytest.mark.timeout(900)]
 
 # Turns of one conversation: each one's prompt holds all before it, so that even a fast machine
 # writes long enough for its progress to be seen.
-MANY = 600
+MANY = 1000
 XSS = '<img src=x onerror="window.hacked=1">'
 
 # What the page says on the way of an export, without being loaded again.
