@@ -17,15 +17,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
 from peft import PeftModel
 
 from rollouts.types import Sample
 from training.adapters import attach, detach, round_to_saved, scale, snapshot, wearing
 from training.base import Base
 from training.config import TrainConfig
-from training.drift import Wishes, asked, drift, drift_limit, hidden_of, weights_sha256
-from training.forward import logprobs_of, response_logprobs
+from training.drift import Wishes, asked, drift, drift_limit, replies_logprobs, weights_sha256
+from training.forward import response_logprobs
 from training.prepare import plain_prompt_ids
 from training.sampling import Reply, sample_replies
 
@@ -195,18 +194,11 @@ def question_gains(
 ) -> list[float]:
     """Is each reply of its question? log pi(y | x) - log pi(y | x') by `model`, x' the next prompt,
     in nats: near 0 it would do for any question."""
-    targets_N = torch.tensor([token for ids in replies for token in ids], device=base.device)
-    with torch.no_grad():
-        own_N, other_N = (
-            logprobs_of(
-                base,
-                hidden_of(base, model, tuple(zip(given, replies, strict=True)), check),
-                targets_N,
-            )
-            for given in (prompts, [*prompts[1:], prompts[0]])
-        )
-    gains = torch.split(own_N - other_N, [len(ids) for ids in replies])
-    return [float(gain_T.sum()) for gain_T in gains]
+    own, other = (
+        replies_logprobs(base, model, tuple(zip(given, replies, strict=True)), check)
+        for given in (prompts, [*prompts[1:], prompts[0]])
+    )
+    return [float((own_T - other_T).sum()) for own_T, other_T in zip(own, other, strict=True)]
 
 
 def of_their_question(

@@ -25,7 +25,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from peft import PeftModel
 
 from bench.personas.cell import quiet
@@ -36,8 +35,7 @@ from rollouts.hints import HINT_MARKER
 from training.adapters import attach
 from training.base import Base, load_base
 from training.config import TrainConfig
-from training.drift import hidden_of
-from training.forward import logprobs_of
+from training.drift import replies_logprobs
 from training.gate import question_gains
 from training.sampling import Reply, sample_replies
 
@@ -58,12 +56,9 @@ class Tried:
 
 def sums(base: Base, model: PeftModel, prompts: Prompts, replies: Sequence[Reply]) -> list[float]:
     """log pi_0(y | x) of each reply, nats."""
-    ids = [reply.ids for reply in replies]
-    targets_N = torch.tensor([token for reply in ids for token in reply])
-    with torch.no_grad(), model.disable_adapter():
-        hidden_NH = hidden_of(base, model, tuple(zip(prompts, ids, strict=True)), quiet)
-        logprobs_N = logprobs_of(base, hidden_NH, targets_N)
-    return [float(part_T.sum()) for part_T in torch.split(logprobs_N, [len(each) for each in ids])]
+    pairs = tuple(zip(prompts, (reply.ids for reply in replies), strict=True))
+    with model.disable_adapter():
+        return [float(each_T.sum()) for each_T in replies_logprobs(base, model, pairs, quiet)]
 
 
 def sampled(base: Base, model: PeftModel, prompts: Prompts, seed: int) -> list[Reply]:
@@ -81,9 +76,9 @@ def tries(
     hinted = [base.render(asked(question, [person.hint])) for question in questions]
     plain = [base.render(asked(question)) for question in questions]
     replies = sampled(base, model, hinted, seed)
-    under, alone = (sums(base, model, prompts, replies) for prompts in (hinted, plain))
-    with model.disable_adapter():
-        gains = question_gains(base, model, plain, [reply.ids for reply in replies], quiet)
+    under, alone, other = (
+        sums(base, model, prompts, replies) for prompts in (hinted, plain, [*plain[1:], plain[0]])
+    )
     found = []
     for number, (question, reply) in enumerate(zip(questions, replies, strict=True)):
         text = base.tokenizer.decode(reply.ids, skip_special_tokens=True)
@@ -96,7 +91,7 @@ def tries(
                 keeps=person.is_satisfied(answer),
                 copies=HINT_MARKER in text or text.strip()[:COPIED] == question[:COPIED],
                 hint=under[number] - alone[number],
-                question=gains[number],
+                question=alone[number] - other[number],
                 tokens=len(reply.ids),
             )
         )

@@ -21,7 +21,7 @@ from tests.training.test_methods import (
     with_method,
 )
 from tests.training.test_trainer import items_of
-from training.adapters import adapter_tensors
+from training.adapters import scale, snapshot
 from training.advantages import kto_weights
 from training.base import Base
 from training.batching import Item
@@ -134,15 +134,13 @@ def thumbs(base: Base, *votes: float | None, **changes: str) -> list[Sample]:
 def test_a_job_of_thumbs_alone_trains_as_kto_does(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
-    before = {name: tensor.detach().clone() for name, tensor in adapter_tensors(model).items()}
+    before = snapshot(model)
 
     def trained(settings: TrainConfig) -> list[Tensor]:
-        with torch.no_grad():
-            for name, tensor in adapter_tensors(model).items():
-                tensor.copy_(before[name])
+        scale(model, before, share=1.0)
         _, steps = job(base, model, thumbs(base, 1.0, -1.0, 1.0, -1.0), settings)
         assert len(steps) == 4  # passes
-        return [tensor.detach().clone() for tensor in adapter_tensors(model).values()]
+        return list(snapshot(model).values())
 
     by_default = trained(config)
     asked_for = trained(replace(config, method="kto", reward_epochs=4, reward_step=1.0))
