@@ -15,7 +15,7 @@ from bench.personas.people import PEOPLE
 from bench.personas.questions import HERE
 from bench.personas.recipes import RECIPES, made_with
 from bench.personas.report import sooner, table, three
-from bench.personas.rows import base_share, longest
+from bench.personas.rows import DEFAULT, base_share, longest
 from bench.personas.run import asked_for, done_cells, first_evals, is_done
 from bench.personas.stages import (
     FIRST_PEOPLE,
@@ -30,7 +30,7 @@ from bench.personas.thumbs import chance, gains
 ENDS = {"satisfied": 0.75}
 
 
-def row_of(recipe: str = "opd", **more: Any) -> dict[str, Any]:
+def row_of(recipe: str = DEFAULT, **more: Any) -> dict[str, Any]:
     found = {"satisfied": 0.5, "nll": 1.0, "passed": [1, 0]}
     row = {"recipe": recipe, "person": "short", "seed": 0, "turns": 16, "evals": {"0": found}}
     return {**row, "three": None, "updates": [], "gate": None, **more}
@@ -45,11 +45,11 @@ def test_a_cell_that_ran_again_with_more_turns_counts_once(tmp_path: Path) -> No
     rows = [row_of(), row_of(turns=64), row_of(three=9), row_of(seed=1), row_of(seed=1, three=5)]
     found = longest(done_cells(written(tmp_path / "cells.jsonl", *rows)))
     assert found == [row_of(turns=64), row_of(seed=1, three=5)]
-    assert "| short | opd | 2 |" in table(found)
+    assert f"| short | {DEFAULT} | 2 |" in table(found)
 
 
 def test_a_row_of_another_recipe_than_todays_is_not_done(tmp_path: Path) -> None:
-    now = made_with(RECIPES["opd"])
+    now = made_with(RECIPES[DEFAULT])
     path = tmp_path / "cells.jsonl"
     for other in ({**now, "batch": 16}, {**now, "config": {**now["config"], "lr": 1e-3}}):
         assert done_cells(written(path, row_of(made_with=other, turns=64))) == []
@@ -106,13 +106,13 @@ def ran(recipe: str, *shares: float, **more: Any) -> list[dict[str, Any]]:
 
 def test_the_second_stage_takes_the_best_that_ran_on_all_three() -> None:
     rows = [
-        *ran("opd", 0.2, 0.2, 0.2), *ran("kto", 0.9, 0.9), *ran("combine", 0.6, 0.6, 0.6),
+        *ran(DEFAULT, 0.2, 0.2, 0.2), *ran("kto", 0.9, 0.9), *ran("opd", 0.6, 0.6, 0.6),
         *ran("binary", 0.1, 0.2, 0.3), *ran("opd-topk", 0.5, 0.5, 0.8),
         *ran("opd-all-sets", 1.0, 1.0, 1.0), *ran("opd-corrected", 1.0, 1.0, 1.0),
         *ran("openclaw-opd", 0.1, 0.1, 0.1), *ran("openclaw-hybrid", 0.1, 0.1, 0.1, three=20),
     ]  # fmt: skip
     rows = [{**row, "updates": [{"seconds": 1.0}]} for row in rows]
-    assert best_methods(rows) == ["opd", "combine", "opd-topk"]  # the default, whatever it reaches
+    assert best_methods(rows) == [DEFAULT, "opd", "opd-topk"]  # the default, whatever it reaches
     assert best_upstream(rows) == ["openclaw-hybrid"]
     wanted = second_stage(rows)
     assert len(wanted) == len(set(wanted)) == 6 * len(PEOPLE) * 3
@@ -126,7 +126,7 @@ def test_the_second_stage_takes_the_best_that_ran_on_all_three() -> None:
     assert counts == "Rows that learned, by how many turns were rated: 16: 26."
     assert "| 23 of 72 |" in first
     assert "`kto` 1" in first
-    assert "`opd` 30, `combine` 30, `opd-topk` 30" in second
+    assert f"`{DEFAULT}` 30, `opd` 30, `opd-topk` 30" in second
 
 
 def test_a_stage_is_asked_for_unless_cells_are_named() -> None:
@@ -266,7 +266,7 @@ def test_a_curve_is_the_median_over_seeds_with_its_range() -> None:
     ]
     rows += [row_of("hinted", evals={"0": {"satisfied": 0.7}})]
     rows += [row_of("opd-fours", evals={"0": {"satisfied": 0.1}, "8": {"satisfied": 0.2}})]
-    learned, level, other = curves(rows, ["opd", "hinted"]).data
+    learned, level, other = curves(rows, [DEFAULT, "hinted"]).data
     assert list(learned.x) == ["0", "8"]
     assert list(learned.y) == [0.0, 0.6]
     assert list(learned.error_y.array) == pytest.approx([0.0, 0.3])
@@ -286,11 +286,11 @@ def test_without_a_browser_the_curves_are_left_out(
 
 
 def test_the_aims_stand_beside_what_the_default_reaches() -> None:
-    def opd(person: str, share: float, nll: float, **more: Any) -> dict[str, Any]:
+    def ours(person: str, share: float, nll: float, **more: Any) -> dict[str, Any]:
         found = {"satisfied": share, "nll": nll, "passed": [1, 0]}
         then = dict.fromkeys(("16", "32"), found)
         evals = {"0": {**found, "satisfied": 0.2, "nll": 1.0}, **then}
-        return row_of("opd", person=person, turns=32, evals=evals, **more)
+        return row_of(person=person, turns=32, evals=evals, **more)
 
     def hinted(person: str, share: float) -> dict[str, Any]:
         found = {"satisfied": share, "nll": 1.2, "passed": [1, 0]}
@@ -301,13 +301,13 @@ def test_the_aims_stand_beside_what_the_default_reaches() -> None:
         gate[name] = 0.0
     rows = [
         hinted("short", 0.8), hinted("plain", 0.7), hinted("asks", 0.1),
-        opd("short", 0.96, 1.30, gate={**gate, "drift_limit": 0.1996}, three=8),
-        opd("plain", 0.86, 1.36, gate={**gate, "drift": 0.21, "accepted": False, "question": 0.4}),
-        opd("asks", 0.10, 1.30),  # whose hint the base does not follow: not in the means
-        opd("emoji", 0.10, 1.30, three=20),
+        ours("short", 0.96, 1.30, gate={**gate, "drift_limit": 0.1996}, three=8),
+        ours("plain", 0.86, 1.36, gate={**gate, "drift": 0.21, "accepted": False, "question": 0.4}),
+        ours("asks", 0.10, 1.30),  # whose hint the base does not follow: not in the means
+        ours("emoji", 0.10, 1.30, three=20),
         row_of("openclaw-opd", turns=32), row_of("openclaw-opd", person="plain", turns=32, three=9),
         row_of("openclaw-opd", person="emoji", turns=32),
-        opd("detailed", 0.86, 1.30, three=8), row_of("openclaw-opd", person="detailed", three=16),
+        ours("detailed", 0.86, 1.30, three=8), row_of("openclaw-opd", person="detailed", three=16),
     ]  # fmt: skip
     lines = aims(rows)
     assert "0.7 or more (plain, short)." in lines

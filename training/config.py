@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-METHODS = ("opd", "binary", "kto", "apo_zero_unpaired", "combine")
+METHODS = ("combine", "opd", "binary", "kto", "apo_zero_unpaired")  # the usual one first
 THUMBS = ("kto", "apo_zero_unpaired", "binary")
 ESTIMATORS = ("full", "token", "topk")
 SUPPORTS = ("student", "teacher")
@@ -37,7 +37,7 @@ VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what --max-lora-rank acce
 class TrainConfig:
     """One job's settings, frozen with the job. Raises ValueError when a field makes no sense."""
 
-    method: str = "opd"  # how a rating becomes a gradient: docs/algorithms.md, Methods
+    method: str = METHODS[0]  # how a rating becomes a gradient: docs/algorithms.md, Methods
     seed: int = 0  # of re-answers and of gate replies
 
     # The adapter
@@ -104,7 +104,7 @@ class TrainConfig:
 
     kto_beta: float = 0.1  # of the log-ratio in KTO (arXiv 2402.01306), as its authors
 
-    # A job of `opd` without any hint, some replies liked and some not: LOG, Thumbs alone
+    # A job that distils, without any hint, some replies liked and some not: LOG, Thumbs alone
     thumbs: str = "kto"  # how it trains; "binary": as one with hints trains a thumb
     thumbs_epochs: int = 4  # passes over its replies
     thumbs_step: float = 1.0  # of the learning rate: KTO's gradient shrinks by itself

@@ -71,12 +71,12 @@ def kto_backward(
 def of_thumbs_alone(
     config: TrainConfig, samples: Sequence[Sample], replay: Sequence[Sample]
 ) -> TrainConfig:
-    """What a job trains with: as `config` says for thumbs alone where its method is opd and there
-    is no hint to distil, now or from earlier, and both kinds of thumbs. Of one kind KTO has nothing
+    """What a job trains with: as `config` says for thumbs alone where its method distils and
+    there is no hint, now or from earlier, and both kinds of thumbs. Of one kind KTO has nothing
     to hold it against, and goes wherever that leads."""
     votes = {sample.reward > 0 for sample in samples if sample.reward}
     is_hinted = any(sample.is_hinted for sample in (*samples, *replay))
-    if config.method != "opd" or config.thumbs == "binary" or is_hinted or len(votes) < 2:
+    if not config.distils or config.thumbs == "binary" or is_hinted or len(votes) < 2:
         return config
     return replace(
         config,

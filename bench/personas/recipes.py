@@ -53,7 +53,8 @@ def recipe(
     rate: float | None = None,
     **chosen: Any,
 ) -> Recipe:
-    config = TrainConfig(**{"train_seconds": 1e6, **chosen})  # its time is measured, not limited
+    # Its time is measured, not limited; what is not said to be another method varies opd.
+    config = TrainConfig(**{"train_seconds": 1e6, "method": "opd", **chosen})
     return Recipe(
         name=name,
         learns=learns,
@@ -149,7 +150,7 @@ RECIPES = {
         ),
         recipe("opd-fours", batch=4),  # a version after every fourth rating
         recipe("opd-longer", max_steps=13),  # twice the sets of re-answers
-        recipe("opd-thumbs", words=False),  # the default, whose person says nothing
+        recipe("opd-thumbs", words=False),  # whose person says nothing
         recipe("opd-liked", liked_weight=1.0),  # what was liked is held where it is
         recipe("opd-corrected-alone", corrects=True, words=False),  # and no hint beside
         recipe("opd-asked", question_boost=0.5),  # held to the question at first
@@ -167,12 +168,12 @@ RECIPES = {
         recipe("opd-unboosted", **{**ALL_SETS, "hint_boost": 0.0, "hint_boost_again": 0.0}),
     )
 }  # fmt: skip
-# Of the default, each in a thing or two: to find what its parts do.
+# Of opd, each in a thing or two: to find what its parts do.
 VARIATIONS = list(RECIPES)[list(RECIPES).index("opd-fours") :]
 
 # For the bench's quick form: within the time that the product gives a job.
 QUICK = replace(
-    RECIPES["opd"],
+    RECIPES[TrainConfig().method],
     name="quick",
-    config=replace(RECIPES["opd"].config, train_seconds=TrainConfig().train_seconds),
+    config=TrainConfig(),
 )

@@ -35,7 +35,7 @@ from bench.personas.people import PEOPLE
 from bench.personas.questions import HELD_OUT, HERE
 from bench.personas.recipes import QUICK, RECIPES, made_with
 from bench.personas.report import write_report
-from bench.personas.rows import Cells, longest
+from bench.personas.rows import DEFAULT, Cells, longest
 from bench.personas.stages import FIRST_PEOPLE, Key, first_stage, second_stage
 from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
@@ -99,7 +99,7 @@ def quick(cells: Sequence[dict[str, Any]], seconds: float) -> int:
 def main() -> int:
     args, started = arguments(), time.monotonic()
     if args.quick:
-        args.recipes, args.people, args.seeds, args.turns = ["opd"], ["short"], [0], QUICK_TURNS
+        args.recipes, args.people, args.seeds, args.turns = [DEFAULT], ["short"], [0], QUICK_TURNS
         args.out = Path(tempfile.mkdtemp()) / "cells.jsonl"
     found = done_cells(args.out)
     names = {(c["recipe"], c["person"], c["seed"]) for c in found if is_done(c, args)}

@@ -90,7 +90,7 @@ class JobIn(Schema):
 
     model_config = ConfigDict(extra="forbid")
 
-    method: Literal["opd", "binary", "kto", "apo_zero_unpaired", "combine"] = "opd"
+    method: Literal["combine", "opd", "binary", "kto", "apo_zero_unpaired"] = "combine"
     settings: dict[str, Any] = {}
     user: str | None = None  # whose; only who runs the training may name another, and not by key
 

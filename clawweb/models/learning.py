@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from clawweb.models import ids
 from clawweb.models.chat import Feedback, Turn
 from rollouts.types import lessons
+from training.config import METHODS
 
 
 class SampleState(models.TextChoices):
@@ -128,7 +129,7 @@ class TrainingJob(models.Model):
     public_id = models.CharField(max_length=48, unique=True, default=ids.job_id)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="jobs")
     state = models.CharField(max_length=12, choices=JobState, default=JobState.QUEUED)
-    method = models.CharField(max_length=24, default="opd")
+    method = models.CharField(max_length=24, default=METHODS[0])
     trigger = models.CharField(max_length=8, default="batch")  # batch | manual
     reason = models.TextField(blank=True)  # why it ended as it did, in plain words
     config = models.JSONField(default=dict)

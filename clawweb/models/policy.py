@@ -20,7 +20,7 @@ class TrainingPolicy(models.Model):
         help_text=_("Of each user, counted since the last one. Empty: CLAWWEB_BATCH."),
     )
     method = models.CharField(
-        _("method"), max_length=24, blank=True, help_text=_("Empty: distillation from hints.")
+        _("method"), max_length=24, blank=True, help_text=_("Empty: combine.")
     )
     quiet_from = models.TimeField(
         _("quiet from"),

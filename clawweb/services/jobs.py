@@ -54,7 +54,7 @@ from clawweb.services.errors import (
     ServiceError,
     UnknownSetting,
 )
-from training.config import check_chosen
+from training.config import METHODS, check_chosen
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def queue_job(
     *,
     user: User,
     trigger: str = "manual",
-    method: str = "opd",
+    method: str = METHODS[0],
     chosen: Mapping[str, object] = {},
 ) -> TrainingJob:
     """A queued job for what is ready now; says why when there is none to be had. `chosen`: fields

@@ -101,11 +101,11 @@ FAILURES = (
 )
 
 METHOD_WORDS = {
-    "opd": _("hints by distillation, thumbs alone by KTO"),
+    "combine": _("hints by distillation, every thumb by reward; thumbs alone by KTO"),
+    "opd": _("hints by distillation, other thumbs by reward; thumbs alone by KTO"),
     "binary": _("thumbs by reward, hints left aside"),
     "kto": _("thumbs by KTO, hints left aside"),
     "apo_zero_unpaired": _("KTO with the base as the reference"),
-    "combine": _("hints by distillation, and every thumb by reward"),
 }
 
 # What else a job may be given (docs/algorithms.md), the usual choice first; numbers by the API.
@@ -119,7 +119,7 @@ SETTINGS = {
         },
     ),
     "thumbs": (
-        _("Thumbs alone, up and down, with opd"),
+        _("Thumbs alone, up and down"),
         {
             "kto": _("by KTO"),
             "apo_zero_unpaired": _("by KTO with the base as the reference"),

@@ -100,10 +100,10 @@ def test_a_job_is_given_what_was_chosen(look: Look) -> None:
     page.route("**/api/jobs", queued)
     page.get_by_text("Train with another method").click()
     card = page.locator("#other-method")
-    card.get_by_label("Method").select_option("combine")
+    card.get_by_label("Method").select_option("opd")
     card.get_by_label("How a hint teaches").select_option("topk")
     card.get_by_role("button", name="Train now").press("Enter")
     expect(page.get_by_text("A new job is queued.")).to_be_visible()
     usual = {"thumbs": "kto", "teacher": "base", "reanswer_hints": "own", "reanswer_sets": "needed"}
     settings = {"estimator": "topk", **usual, "combine": "losses"}
-    assert sent == [{"method": "combine", "settings": settings}]
+    assert sent == [{"method": "opd", "settings": settings}]

@@ -222,8 +222,8 @@ def test_own_jobs_are_compared_and_nobody_elses(client: Client, alice: User, bob
     first, second = measured_job(alice, 1.0), measured_job(alice, 2.0)
     his = measured_job(bob, 9.0)
     client.force_login(alice)
-    assert names_at(client, second, "1,1,7,x") == ["Job 2, opd", "Job 1, opd"]
-    assert names_at(client, second, his.public_id) == ["Job 2, opd"]
+    assert names_at(client, second, "1,1,7,x") == ["Job 2, combine", "Job 1, combine"]
+    assert names_at(client, second, his.public_id) == ["Job 2, combine"]
     assert points_at(client, his).status_code == 404
     assert client.get(f"/jobs/{his.public_id}/metrics.csv").status_code == 404
     page = client.get(f"/jobs/{first.public_id}/?with=2").content.decode()
@@ -234,7 +234,7 @@ def test_own_jobs_are_compared_and_nobody_elses(client: Client, alice: User, bob
 def test_an_admin_compares_everyones(client: Client, admin: User, alice: User, bob: User) -> None:
     hers, his = measured_job(alice, 1.0), measured_job(bob, 2.0)
     client.force_login(admin)
-    assert names_at(client, hers, his.public_id) == ["alice: Job 1, opd", "bob: Job 1, opd"]
+    assert names_at(client, hers, his.public_id) == ["alice: Job 1, combine", "bob: Job 1, combine"]
 
 
 def test_at_most_eight_jobs_are_drawn(client: Client, alice: User) -> None:

@@ -77,7 +77,7 @@ def test_who_asks_is_trained_in_quiet_hours_too(alice: User, monkeypatch: Any) -
     TrainingPolicy.objects.create(quiet_from=time(22), quiet_until=time(7))
     monkeypatch.setattr("clawweb.services.jobs.timezone.now", lambda: at(23))
     rated(alice, 1)
-    assert jobs.queue_job(user=alice).method == "opd"
+    assert jobs.queue_job(user=alice).method == "combine"
 
 
 def test_an_admin_sets_it_and_the_settings_say_where_it_comes_from(
@@ -100,6 +100,6 @@ def test_an_admin_sets_it_and_the_settings_say_where_it_comes_from(
 
 def test_the_jobs_page_names_the_method_that_starts_by_itself(client: Client, alice: User) -> None:
     client.force_login(alice)
-    assert "starts by itself uses opd" in client.get("/jobs/").content.decode()
+    assert "starts by itself uses combine" in client.get("/jobs/").content.decode()
     TrainingPolicy.objects.create(method="binary")
     assert "starts by itself uses binary" in client.get("/jobs/").content.decode()

@@ -153,6 +153,7 @@ def test_a_job_of_thumbs_alone_trains_as_kto_does(
 def test_ktos_settings_are_for_thumbs_alone_of_both_kinds(base: Base, config: TrainConfig) -> None:
     both, hinted = thumbs(base, 1.0, -1.0), thumbs(base, -1.0, hint="Be brief.")
     assert of_thumbs_alone(config, both, ()).method == "kto"
+    assert of_thumbs_alone(with_method(config, "opd"), both, ()).method == "kto"
     assert of_thumbs_alone(replace(config, thumbs="apo_zero_unpaired"), both, ()).is_kto
     for settings, job_has, reminded_of in (
         (config, thumbs(base, -1.0, -1.0, None), ()),  # of one kind, and no vote
@@ -161,6 +162,5 @@ def test_ktos_settings_are_for_thumbs_alone_of_both_kinds(base: Base, config: Tr
         (config, both, hinted),
         (replace(config, thumbs="binary"), both, ()),
         (with_method(config, "binary"), both, ()),
-        (with_method(config, "combine"), both, ()),
     ):
         assert of_thumbs_alone(settings, job_has, reminded_of) == settings

@@ -101,7 +101,7 @@ def test_a_token_gradient_is_the_teachers_log_ratio_times_the_words(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
     walk_away(model)
-    settings = dataclasses.replace(config, estimator="token", clip_low=1.0, **UNCAPPED)
+    settings = with_method(config, "opd", estimator="token", clip_low=1.0, **UNCAPPED)
     (item,) = items_of(base, [make_sample(base, 1)], settings)
     item = dataclasses.replace(item, is_fresh=True, temperature=1.0)
     own_T = grad_logprobs(base, model, item)
@@ -188,7 +188,7 @@ def test_combined_losses_are_each_the_mean_over_their_own_tokens(
         len(items[1].response_ids),
     )
     together = gradients(base, model, items, both)
-    opd = dataclasses.replace(config, anchor_weight=0.0)
+    opd = with_method(config, "opd", anchor_weight=0.0)
     lesson = gradients(base, model, items_of(base, [hinted], opd), opd)
     thumb = gradients(base, model, items_of(base, [rewarded], opd), opd)
     same(together, [2.0 * a + 0.5 * b for a, b in zip(lesson, thumb, strict=True)])
@@ -219,7 +219,7 @@ def test_combined_advantages_add_the_vote_to_the_teachers_log_ratio(
     summed = with_method(config, "combine", combine="advantages", reward_weight=0.5)
     sample = make_sample(base, 1, reward=-1.0)
     together = gradients(base, model, items_of(base, [sample], summed), summed)
-    token = dataclasses.replace(config, estimator="token")
+    token = with_method(config, "opd", estimator="token")
     lesson = gradients(base, model, items_of(base, [sample], token), token)
     binary = with_method(config, "binary", anchor_weight=0.0)
     thumb = gradients(base, model, items_of(base, [sample], binary), binary)

@@ -48,9 +48,10 @@ def test_a_token_is_clipped_where_its_gradient_is_gone() -> None:
     assert gone == int(clipped(policy.detach(), zeros, advantages, mask, **bounds)) == 2
 
 
-def test_a_hinted_job_reports_its_replies_and_no_reward_terms(
+def test_a_job_that_distils_alone_reports_its_replies_and_no_reward_terms(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
+    config = dataclasses.replace(config, method="opd")
     given = [make_sample(base, 1, version_age=2), *samples(base, 3)[1:]]
     _, (rated, *again) = job(base, model, given, config)
     assert (rated.replies, rated.policy_lag) == (3, pytest.approx(2 / 3))

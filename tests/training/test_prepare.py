@@ -64,10 +64,12 @@ def test_a_sample_that_can_train_does(base: Base, changes: dict[str, Any]) -> No
     assert dropped == {}
 
 
-def test_a_hinted_sample_has_a_teacher_and_no_advantage(base: Base) -> None:
+def test_a_hinted_sample_has_a_teacher_and_its_thumb_counts_beside_it(base: Base) -> None:
     sample = make_sample(base, 1)
     (item,), _ = prepare(base, [sample], TrainConfig(), baseline=Baseline())
-    assert item.advantage is None
+    assert item.advantage == -0.5
+    (alone,), _ = prepare(base, [sample], TrainConfig(method="opd"), baseline=Baseline())
+    assert alone.advantage is None
     assert item.prompt_ids == sample.prompt_ids
     hinted = base.tokenizer.decode(item.teacher_prompt_ids)
     assert (
@@ -179,7 +181,7 @@ def test_a_prompted_reply_trains_on_the_plain_prompt(base: Base, changes: dict[s
 def test_a_liked_prompted_reply_is_taught_by_the_hints_it_followed(base: Base) -> None:
     sample = prompted_sample(base, reward=1.0)
     item = only_item(base, sample)
-    assert (item.is_hinted, item.advantage) == (True, None)
+    assert (item.is_hinted, item.advantage) == (True, pytest.approx(1.0))
     assert item.teacher_prompt_ids == sample.prompt_ids
 
 

@@ -91,7 +91,7 @@ def close(found: tuple[float, Tensor], loss: float, hinted: Tensor, liked: Tenso
 
 
 def test_a_token_is_pushed_by_the_teachers_log_ratio() -> None:
-    config = TrainConfig(estimator="token", anchor_weight=0.2)
+    config = TrainConfig(method="opd", estimator="token", anchor_weight=0.2)
     close(
         by_hand(None, config),
         -(2 * GAIN + 0.8) / 2 + 0.2 * K3 / 2,  # both parts: mean over the step's two words
