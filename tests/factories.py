@@ -69,6 +69,12 @@ def down(turn: Turn, reason: str = "too_long") -> None:
     )
 
 
+def down_alone(turn: Turn) -> None:
+    """Without a word, and none to come."""
+    changes = {"value": -1, "final": True}
+    feedback.rate_turn(turn=turn, author=turn.session.user, changes=changes)
+
+
 def up(turn: Turn) -> None:
     feedback.rate_turn(turn=turn, author=turn.session.user, changes={"value": 1})
 
@@ -114,8 +120,8 @@ def make_adapter(
     return AdapterVersion.objects.create(user=user, version=version, state=state, **row)
 
 
-def claimed_job(user: User) -> TrainingJob:
-    queued = jobs.queue_job(user=user)
+def claimed_job(user: User, **chosen: Any) -> TrainingJob:
+    queued = jobs.queue_job(user=user, **chosen)
     job = jobs.claim_job(queued.public_id)
     assert job is not None
     return job

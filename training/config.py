@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 METHODS = ("combine", "opd", "binary", "kto", "apo_zero_unpaired")  # the usual one first
-THUMBS = ("kto", "apo_zero_unpaired", "binary")
+KTO = ("kto", "apo_zero_unpaired")  # methods; the losses of whole replies
+THUMBS = (*KTO, "binary")
 ESTIMATORS = ("full", "token", "topk")
 SUPPORTS = ("student", "teacher")
 COMBINES = ("losses", "advantages")
@@ -23,13 +24,14 @@ CHOOSABLE = (  # fields that a job may be queued with; the rest is the installat
     "demonstrations", "correction_weight", "liked_weight", "combine", "distill_weight",
     "reward_weight", "anchor_weight", "clip_low", "clip_high", "importance_cap",
     "negative_importance_cap", "positive_cap", "negative_cap", "reward_epochs", "reward_step",
-    "kto_beta", "thumbs", "thumbs_epochs", "thumbs_step",
+    "kto_beta", "thumbs", "thumbs_batch", "thumbs_epochs", "thumbs_step",
 )  # fmt: skip
 MOST_EPOCHS = 16  # that a job may be given
 MOST_WORDS = 1000  # of the support of top-k; the memory of choosing a hint goes by its square
 CANDIDATES = 4  # liked replies that demonstrations are chosen from: the newest
 COLLECTED = 4  # hints of other replies that stand before a re-answer's own: the newest
 REPLAYED = 8  # of what earlier versions learned under hints, answered anew: the newest
+THUMBS_REPLAYED = 56  # of the thumbs that earlier versions learned, where no hint is: the newest
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what --max-lora-rank accepts
 
 
@@ -102,12 +104,12 @@ class TrainConfig:
     positive_cap: float = 1.0  # largest advantage
     negative_cap: float = 0.5  # largest push away; a raw -1 wrecks fluency
 
+    # Thumbs alone: a step rests on all that are known, those of earlier jobs, too. LOG
+    thumbs: str = "kto"  # how a job that distils trains without hints; "binary": as beside them
+    thumbs_batch: int = 64  # replies per step of KTO: one thumb points anywhere
+    thumbs_epochs: int = 2  # steps on them
+    thumbs_step: float = 1.5  # of the learning rate: there are few steps
     kto_beta: float = 0.1  # of the log-ratio in KTO (arXiv 2402.01306), as its authors
-
-    # A job that distils, without any hint, some replies liked and some not: LOG, Thumbs alone
-    thumbs: str = "kto"  # how it trains; "binary": as one with hints trains a thumb
-    thumbs_epochs: int = 4  # passes over its replies
-    thumbs_step: float = 1.0  # of the learning rate: KTO's gradient shrinks by itself
 
     # The gate
     gate_tokens: int = 48  # longest gate reply
@@ -150,7 +152,7 @@ class TrainConfig:
     @property
     def is_kto(self) -> bool:
         """Whether thumbs train by KTO's loss: it needs no sampling log-probs and anchors itself."""
-        return self.method in ("kto", "apo_zero_unpaired")
+        return self.method in KTO
 
     @property
     def distils_tokens(self) -> bool:
@@ -228,7 +230,7 @@ _POSITIVE = (
     "alpha", "lr", "batch_size", "max_steps", "train_seconds", "micro_batch_tokens", "max_tokens",
     "grad_clip", "rated_tokens", "reanswer_tokens", "reanswer_temperature", "importance_cap",
     "sigma_floor", "positive_cap", "negative_cap", "demonstration_tokens", "question_tokens",
-    "correction_tokens", "thumbs_epochs",
+    "correction_tokens", "thumbs_batch", "thumbs_epochs",
     "gate_tokens", "gate_temperature",
 )  # fmt: skip
 _NOT_NEGATIVE = (

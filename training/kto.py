@@ -16,13 +16,16 @@ from torch import Tensor
 
 from rollouts.types import Sample
 from training.adapters import adapter_tensors
-from training.advantages import kto_weights
+from training.advantages import Baseline, kto_weights
 from training.base import Base
 from training.batching import Item, by_item, micro_batches
 from training.config import TrainConfig
 from training.forward import CHUNK, logits, logprobs_of, response_hidden
 from training.logprobs import token_logprobs
 from training.losses import kto_loss
+from training.prepare import prepare
+
+REFERENCES = 16  # mismatched pairs at most that z is estimated on: two passes over each
 
 
 def kto_backward(
@@ -71,19 +74,31 @@ def kto_backward(
 def of_thumbs_alone(
     config: TrainConfig, samples: Sequence[Sample], replay: Sequence[Sample]
 ) -> TrainConfig:
-    """What a job trains with: as `config` says for thumbs alone where its method distils and
-    there is no hint, now or from earlier, and both kinds of thumbs. Of one kind KTO has nothing
-    to hold it against, and goes wherever that leads."""
-    votes = {sample.reward > 0 for sample in samples if sample.reward}
-    is_hinted = any(sample.is_hinted for sample in (*samples, *replay))
-    if not config.distils or config.thumbs == "binary" or is_hinted or len(votes) < 2:
+    """What a job trains with. One whose method distils, without any hint, now or from earlier, and
+    with both kinds of thumbs, trains by `thumbs`. Of one kind KTO has nothing to hold it against,
+    and goes wherever that leads. KTO's steps are cut as `config` says for thumbs alone."""
+    known = (*samples, *replay)
+    votes = {sample.reward > 0 for sample in known if sample.reward}
+    is_hinted = any(sample.is_hinted for sample in known)
+    if config.distils and config.thumbs != "binary" and len(votes) == 2 and not is_hinted:
+        config = replace(config, method=config.thumbs)
+    if not config.is_kto:
         return config
     return replace(
         config,
-        method=config.thumbs,
+        batch_size=config.thumbs_batch,
         reward_epochs=config.thumbs_epochs,
         reward_step=config.thumbs_step,
     )
+
+
+def earlier_thumbs(base: Base, replay: Sequence[Sample], config: TrainConfig) -> list[Item]:
+    """Replies that were rated for earlier jobs, oldest first, to stand beside a job's own in a step
+    of KTO: it compares with the base, and asks of no reply which version wrote it."""
+    if not config.is_kto:
+        return []
+    rated = [replace(sample, version_age=0) for sample in replay if sample.reward]
+    return prepare(base, rated, config, baseline=Baseline())[0]
 
 
 def weights_of(items: Sequence[Item]) -> tuple[float, float]:
@@ -93,7 +108,9 @@ def weights_of(items: Sequence[Item]) -> tuple[float, float]:
 
 
 def mismatched(items: Sequence[Item]) -> list[Item]:
-    """Each prompt with the next item's reply: what KTO's reference KL is estimated on."""
+    """Each prompt with the next item's reply, of the newest: what KTO's reference KL is estimated
+    on."""
+    items = items[-REFERENCES:]
     replies = [*items[1:], items[0]]
     return [
         replace(item, response_ids=other.response_ids)

@@ -23,7 +23,7 @@ from training.corrections import correction_backward
 from training.demonstrations import with_demonstrations
 from training.errors import Diverged, NoSignal, OptimizerInvalid
 from training.forward import response_logprobs
-from training.kto import kto_backward, of_thumbs_alone, weights_of
+from training.kto import earlier_thumbs, kto_backward, of_thumbs_alone, weights_of
 from training.liked import Liked
 from training.metrics import step_metrics
 from training.optimizer import load_optimizer, make_optimizer
@@ -56,9 +56,9 @@ def train(
     fewer the more of them were liked, the current adapter answers the hinted prompts anew, without
     the hint, and is distilled under it. `replay` samples are older ones, oldest first: the hinted
     take part in re-answers only, and keep a job of thumbs alone going until nothing is disliked;
-    the liked may be shown to the teacher. `check` is called at each micro-batch and each sampled
-    token; what it raises ends the run. `enough` is asked after each step and ends it in good
-    order. Raises NoSignal when no sample can train, Diverged when a gradient is not finite.
+    the liked may be shown to the teacher; KTO's steps rest on their thumbs, too. `check` is called
+    at each micro-batch and sampled token; what it raises ends the run. `enough`, asked after each
+    step, ends it in order. Raises NoSignal when no sample can train, Diverged at a bad gradient.
     """
     started, config = clock(), of_thumbs_alone(config, samples, replay)
     known = _with_examples(base, model, replay, samples, config)  # newest last
@@ -70,24 +70,24 @@ def train(
     items = _effective(run, items, dropped)
     if not items:
         raise NoSignal(dropped)
-    if parent_optimizer is not None:
+    if parent_optimizer is not None and not config.is_kto:  # which begins from all thumbs anew
         _go_on_with(run.optimizer, parent_optimizer)
     hinted = [item for item in items if item.is_hinted]
     run.sets = reanswer_sets(items, config)
     replayed = _replayed(run, replay, again, is_alone=not hinted) if run.sets else []
     learns = bool(hinted or replayed)
     run.liked = Liked(base, model, items if learns else (), config, check)
-    rated, run.kto_weights = in_steps(items, batch_size=config.batch_size), weights_of(items)
+    rated = [*earlier_thumbs(base, replay, config), *items]
+    batches, run.kto_weights = in_steps(rated, batch_size=config.batch_size), weights_of(rated)
     epochs = 1 if learns else config.reward_epochs
-    run.steps = epochs * len(rated) + learns * run.sets * config.reanswer_steps
-    if epochs > 1 and not config.is_kto:
-        rated = [[_with_proximal(run, item) for item in batch] for batch in rated]
-    trained = _rate(run, rated * epochs)
+    run.steps = epochs * len(batches) + learns * run.sets * config.reanswer_steps
+    reached = _rate(run, batches, epochs)
+    trained = tuple(item.sample_id for item in items if item.sample_id in reached)
     stopped = _reanswer(run, hinted, replayed, known) if learns else "steps"
     rewards = [s.reward for s in samples if s.reward is not None and s.id in trained]
     return TrainResult(
         steps=run.step,
-        trained=tuple(trained),
+        trained=trained,
         dropped=dropped,
         reanswers=dict(run.reanswers),
         effects=dict(run.effects),
@@ -114,15 +114,17 @@ def _with_examples(
     return with_demonstrations(base, model, known, liked, config)
 
 
-def _rate(run: _Run, batches: Sequence[Sequence[Item]]) -> dict[int, None]:
-    """A step on each batch of rated replies; the samples that were reached, in order."""
-    trained: dict[int, None] = {}
-    for batch in batches:
+def _rate(run: _Run, batches: Sequence[Sequence[Item]], epochs: int) -> set[int]:
+    """A step on each batch of rated replies, `epochs` times over; the samples that were reached."""
+    reached: set[int] = set()
+    if epochs > 1 and not run.config.is_kto:
+        batches = [[_with_proximal(run, item) for item in batch] for batch in batches]
+    for batch in [*batches] * epochs:
         _step(run, batch, phase=RATED, began=run.clock())
-        trained |= dict.fromkeys(item.sample_id for item in batch)
+        reached |= {item.sample_id for item in batch}
         if run.enough():
             break
-    return trained
+    return reached
 
 
 @dataclass(kw_only=True)
@@ -279,9 +281,10 @@ def reanswer_sets(items: Sequence[Item], config: TrainConfig) -> int:
     """ceil((max_steps - 1) d / n): how many sets of re-answers n rated replies ask for of which d
     were not liked as they were.
 
-    Who has what they want is left alone: more sets would take the version nowhere but about.
+    Who has what they want is left alone: more sets would take the version nowhere but about. None
+    where nothing is distilled.
     """
-    most = config.max_steps - 1
+    most = config.max_steps - 1 if config.distils else 0
     if config.reanswer_sets == "all":
         return most
     unliked = sum(item.is_hinted or not (item.reward and item.reward > 0) for item in items)

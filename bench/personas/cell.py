@@ -23,7 +23,7 @@ from rollouts.hints import hinted_messages
 from rollouts.types import BASE, Demonstration, Policy, Rollout, Sample
 from training.adapters import attach, detach, save_version
 from training.advantages import Baseline
-from training.config import CANDIDATES, REPLAYED, TrainConfig
+from training.config import CANDIDATES, REPLAYED, THUMBS_REPLAYED, TrainConfig
 from training.demonstrations import correction_of
 from training.drift import Wishes
 from training.forward import response_logprobs
@@ -192,7 +192,7 @@ class Cell:
         try:
             result = train(
                 self.lab.base, model, samples, config,
-                replay=self.reminders(), parent_optimizer=self.optimizer,
+                replay=self.reminders(samples), parent_optimizer=self.optimizer,
                 baseline=self.baseline, on_step=lambda step: None, check=quiet,
             )  # fmt: skip
             if self.recipe.steps_back:
@@ -210,9 +210,12 @@ class Cell:
             "dropped": sorted(result.dropped.values()),
         }
 
-    def reminders(self) -> list[Sample]:
-        """Earlier samples that take part again: the newest hinted, and the newest liked."""
+    def reminders(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Earlier samples that take part again: the newest hinted, and the newest liked; the newest
+        of all where nothing was said."""
         hinted = [sample for sample in self.learned if sample.is_hinted][-REPLAYED:]
+        if self.recipe.is_thumb or not (hinted or any(sample.is_hinted for sample in samples)):
+            return self.learned[-THUMBS_REPLAYED:]
         liked = [sample for sample in self.learned if sample.reward == 1.0][-CANDIDATES:]
         return sorted([*hinted, *liked], key=lambda sample: sample.id)
 

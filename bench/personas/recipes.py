@@ -114,8 +114,8 @@ UPSTREAM_METHODS: dict[str, dict[str, Any]] = {
     "openclaw-combine": {"method": "combine", "combine": "advantages"},
     "openclaw-hybrid": {"method": "combine", "estimator": "topk"},
 }
-# Thumbs alone need more than one pass: a thumb is one bit.
-THUMBS: dict[str, Any] = {"words": False, "reward_epochs": 4, "reward_step": 1.0}
+# Thumbs alone by reward need more than one pass: a thumb is one bit.
+PASSES: dict[str, Any] = {"reward_epochs": 4, "reward_step": 1.0}
 
 # A hint that is said again is pushed no further.
 ONE_BOOST: dict[str, Any] = {"hint_boost_again": TrainConfig().hint_boost}
@@ -133,9 +133,9 @@ RECIPES = {
         recipe("opd-token", estimator="token"),
         recipe("opd-corrected", corrects=True),  # learned as words, too
         recipe("combine", method="combine"),
-        recipe("binary", method="binary", **THUMBS),
-        recipe("kto", method="kto", **THUMBS),
-        recipe("apo_zero_unpaired", method="apo_zero_unpaired", **THUMBS),
+        recipe("binary", method="binary", words=False, **PASSES),
+        recipe("kto", method="kto", words=False),
+        recipe("apo_zero_unpaired", method="apo_zero_unpaired", words=False),
         # As many steps as opd, at its rate.
         recipe("sft", learns="sft", corrects=True, reward_epochs=8),
         *(
@@ -150,7 +150,6 @@ RECIPES = {
         ),
         recipe("opd-fours", batch=4),  # a version after every fourth rating
         recipe("opd-longer", max_steps=13),  # twice the sets of re-answers
-        recipe("opd-thumbs", words=False),  # whose person says nothing
         recipe("opd-liked", liked_weight=1.0),  # what was liked is held where it is
         recipe("opd-corrected-alone", corrects=True, words=False),  # and no hint beside
         recipe("opd-asked", question_boost=0.5),  # held to the question at first

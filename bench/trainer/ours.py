@@ -68,7 +68,9 @@ def config_of(todo: Task) -> TrainConfig:
         kto_beta=numbers["kto_beta"],
         batch_size=len(todo.rows),
         max_steps=1,  # no re-answers
-        reward_step=1.0,  # the whole learning rate, as theirs
+        thumbs_batch=len(todo.rows),
+        thumbs_epochs=1,
+        thumbs_step=1.0,  # the whole learning rate, as theirs
         kl_full_share=0.0,
         hint_boost=0.0,
         hint_boost_again=0.0,

@@ -21,7 +21,7 @@ from clawweb.models import (
 )
 from clawweb.selectors.learning import BULKY_OF_TURN, line_of, live_adapter
 from clawweb.selectors.poles import Axes, Said
-from training.config import CANDIDATES, REPLAYED
+from training.config import CANDIDATES, KTO, REPLAYED, THUMBS_REPLAYED
 
 MOST_PROMPTED = 4  # as many as the gate lets a perfect student follow at once
 MOST_CHARACTERS = 1000  # of all together: the conversation needs its room
@@ -74,14 +74,21 @@ def _holding() -> QuerySet[TrainingSample]:
     ).select_related("feedback", "turn")
 
 
-def replayed_samples(version: AdapterVersion | None) -> list[TrainingSample]:
-    """Of what the version has learned: what a job is reminded of, never counted again. The newest
-    with a hint, which are answered anew, and the newest liked, which may be shown to the teacher.
+def replayed_samples(
+    version: AdapterVersion | None, samples: Iterable[TrainingSample], method: str
+) -> list[TrainingSample]:
+    """Of what the version has learned: what a job on these samples is reminded of, never counted
+    again. The newest with a hint, which are answered anew, and the newest liked, which may be shown
+    to the teacher; where nothing was ever said, or by KTO, the newest thumbs: its steps rest on
+    them, too.
     """
     learned = learned_samples(version)
     liked = Q(reward__gt=0)
     hinted = Q(hint__gt="") | Q(correction__gt="") | (liked & ~Q(turn__prompted_hints=[]))
-    chosen = [*learned.filter(hinted)[:REPLAYED], *learned.filter(liked)[:CANDIDATES]]
+    said = list(learned.filter(hinted)[:REPLAYED])
+    if method in KTO or not (said or any(each.lessons or each.correction for each in samples)):
+        return list(learned.exclude(reward=None)[:THUMBS_REPLAYED])
+    chosen = [*said, *learned.filter(liked)[:CANDIDATES]]
     return list({sample.pk: sample for sample in chosen}.values())
 
 

@@ -180,7 +180,8 @@ def _claim_samples(job: TrainingJob) -> None:
     job.parent = trained_on_from(live_adapter(job.user))
     job.save(update_fields=["parent"])
     ready = ready_samples(job.user).select_related("turn", "user", "feedback")
-    samples, replayed = list(ready[:MAX_SAMPLES]), replayed_samples(job.parent)
+    samples = list(ready[:MAX_SAMPLES])
+    replayed = replayed_samples(job.parent, samples, job.method)
     contradicted = put_aside(samples, replayed, job.parent)
     for sample in samples:
         mine = TrainingSample.objects.filter(pk=sample.pk, state=SampleState.READY)

@@ -8,7 +8,7 @@ from clawweb.models import ChatSession, JobState, SampleState, TrainingSample
 from clawweb.selectors.learning import MAX_VERSION_AGE, receipt
 from clawweb.services import feedback, jobs
 from clawweb.training_run import sample_for
-from tests.factories import claimed_job, down, make_adapter, make_turn, up
+from tests.factories import claimed_job, down, down_alone, make_adapter, make_turn, up
 from training.config import CANDIDATES
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
@@ -116,3 +116,37 @@ def test_a_job_is_reminded_of_hints_however_much_was_liked_since(alice):
     down(make_turn(alice, version=1), "too_long")
     replayed = jobs.samples_of(claimed_job(alice), "replay")
     assert [s.turn for s in replayed] == [*asked, followed, *likes[-CANDIDATES:]]
+
+
+def learned_thumbs(alice, count):
+    """Turns with a thumb and nothing more, of both kinds, that a live version has learned."""
+    turns = [make_turn(alice) for _ in range(count)]
+    for number, turn in enumerate(turns):
+        up(turn) if number % 2 else down_alone(turn)
+    jobs.end_job(
+        claimed_job(alice), state=JobState.DEPLOYED, learned=make_adapter(alice, 1, "live")
+    )
+    return turns
+
+
+def replayed(alice, **job):
+    return [sample.turn for sample in jobs.samples_of(claimed_job(alice, **job), "replay")]
+
+
+def test_a_job_of_thumbs_alone_is_reminded_of_the_newest_thumbs(alice, monkeypatch):
+    monkeypatch.setattr("clawweb.selectors.hints.THUMBS_REPLAYED", 3)
+    turns = learned_thumbs(alice, 5)
+    down_alone(make_turn(alice, version=1))
+    assert replayed(alice) == turns[-3:]
+
+
+def test_a_job_that_has_a_hint_is_reminded_of_no_thumbs_down(alice):
+    turns = learned_thumbs(alice, 5)
+    down(make_turn(alice, version=1), "too_long")
+    assert replayed(alice) == [turns[1], turns[3]]  # liked: the teacher may be shown them
+
+
+def test_a_job_by_kto_is_reminded_of_thumbs_whatever_was_said(alice):
+    turns = learned_thumbs(alice, 5)
+    down(make_turn(alice, version=1), "too_long")
+    assert replayed(alice, method="kto") == turns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -27,8 +28,9 @@ from training.base import Base
 from training.batching import Item
 from training.config import TrainConfig
 from training.forward import response_logprobs
-from training.kto import kto_backward, mismatched, of_thumbs_alone, weights_of
+from training.kto import REFERENCES, kto_backward, mismatched, of_thumbs_alone, weights_of
 from training.losses import kto_loss
+from training.optimizer import save_optimizer
 
 
 @pytest.mark.parametrize("method", ["kto", "apo_zero_unpaired"])
@@ -122,7 +124,7 @@ def test_kto_weighs_them_the_same_over_the_job_and_not_in_each_step(
         "training.trainer.kto_backward", lambda *_, weights: told.append(weights) or 0.0
     )
     given = [make_sample(base, n, reward=1.0 if n == 1 else -1.0, hint=None) for n in range(1, 9)]
-    job(base, model, given, with_method(config, method, batch_size=4))
+    job(base, model, given, with_method(config, method, thumbs_batch=4, thumbs_epochs=1))
     assert told == [(1.0, 1 / 7)] * 2  # also in the step that holds dislikes alone
 
 
@@ -139,15 +141,68 @@ def test_a_job_of_thumbs_alone_trains_as_kto_does(
     def trained(settings: TrainConfig) -> list[Tensor]:
         scale(model, before, share=1.0)
         _, steps = job(base, model, thumbs(base, 1.0, -1.0, 1.0, -1.0), settings)
-        assert len(steps) == 4  # passes
+        assert len(steps) == 2  # passes
         return list(snapshot(model).values())
 
     by_default = trained(config)
-    asked_for = trained(replace(config, method="kto", reward_epochs=4, reward_step=1.0))
-    by_reward = trained(replace(config, thumbs="binary", reward_epochs=4, reward_step=1.0))
+    asked_for = trained(replace(config, method="kto"))
+    by_reward = trained(replace(config, thumbs="binary", reward_epochs=2, reward_step=1.5))
     for one, two in zip(by_default, asked_for, strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=0)
     assert any(not torch.allclose(one, two) for one, two in zip(by_default, by_reward, strict=True))
+
+
+def test_the_reference_is_estimated_on_the_newest_few(base: Base, config: TrainConfig) -> None:
+    items = items_of(base, samples(base, REFERENCES + 2), with_method(config, "kto"))
+    pairs = mismatched(items)
+    assert [pair.prompt_ids for pair in pairs] == [item.prompt_ids for item in items[2:]]
+    assert pairs[0].response_ids == items[3].response_ids
+    assert pairs[-1].response_ids == items[2].response_ids
+
+
+@pytest.mark.parametrize("method", ["combine", "opd", "kto", "apo_zero_unpaired"])
+def test_a_step_on_thumbs_rests_on_those_of_earlier_jobs_too(
+    base: Base, model: PeftModel, config: TrainConfig, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[list[int]] = []
+
+    def seen(
+        base: Base, model: PeftModel, items: Sequence[Item], *_: object, **__: object
+    ) -> float:
+        steps.append([item.sample_id for item in items])
+        return 0.0
+
+    monkeypatch.setattr("training.trainer.kto_backward", seen)
+    up, down, other, silent = thumbs(base, 1.0, -1.0, -1.0, None)
+    earlier = [replace(down, version_age=9), silent]  # old, and without a vote
+    result, _ = job(base, model, [up, other], with_method(config, method), replay=earlier)
+    assert steps == [[2, 1, 3]] * 2
+    assert result.trained == (1, 3)  # what others learned is not learned again
+
+
+def test_one_kind_of_thumbs_is_held_against_the_other_of_earlier_jobs(
+    base: Base, config: TrainConfig
+) -> None:
+    up, down = thumbs(base, 1.0, -1.0)
+    assert of_thumbs_alone(config, [up], ()) == config
+    assert of_thumbs_alone(config, [up], [down]).method == "kto"
+
+
+def test_a_job_of_thumbs_alone_begins_without_adams_moments(
+    base: Base, model: PeftModel, config: TrainConfig, tmp_path: Path
+) -> None:
+    before = snapshot(model)
+    given = thumbs(base, 1.0, -1.0)
+    earlier, _ = job(base, model, given, config)
+    save_optimizer(earlier.optimizer, path := tmp_path / "a.optimizer.safetensors")
+
+    def after(parent_optimizer: Path | None) -> list[Tensor]:
+        scale(model, before, share=1.0)
+        job(base, model, given, config, parent_optimizer=parent_optimizer)
+        return list(snapshot(model).values())
+
+    for one, two in zip(after(path), after(None), strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=0)
 
 
 def test_ktos_settings_are_for_thumbs_alone_of_both_kinds(base: Base, config: TrainConfig) -> None:
@@ -155,6 +210,10 @@ def test_ktos_settings_are_for_thumbs_alone_of_both_kinds(base: Base, config: Tr
     assert of_thumbs_alone(config, both, ()).method == "kto"
     assert of_thumbs_alone(with_method(config, "opd"), both, ()).method == "kto"
     assert of_thumbs_alone(replace(config, thumbs="apo_zero_unpaired"), both, ()).is_kto
+    asked_for = replace(config, thumbs_batch=9, thumbs_epochs=3, thumbs_step=0.7)
+    for method in ("combine", "opd", "kto", "apo_zero_unpaired"):
+        found = of_thumbs_alone(with_method(asked_for, method), both, ())
+        assert (found.batch_size, found.reward_epochs, found.reward_step) == (9, 3, 0.7)
     for settings, job_has, reminded_of in (
         (config, thumbs(base, -1.0, -1.0, None), ()),  # of one kind, and no vote
         (config, [*both, *hinted], ()),

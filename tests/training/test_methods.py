@@ -129,7 +129,7 @@ def test_equal_thumbs_and_a_single_one_still_teach(
     after = sum(float(response_logprobs(base, model, pair).sum()) for pair in pairs)
     assert (after - before) * reward > 0.01
     assert len(result.trained) == count
-    assert [step.kl for step in steps] == [None]  # the hint took no part
+    assert {step.kl for step in steps} == {None}  # the hint took no part
     assert result.reanswers == {}
 
 
