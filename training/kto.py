@@ -18,7 +18,7 @@ from rollouts.types import Sample
 from training.adapters import adapter_tensors
 from training.advantages import Baseline, kto_weights
 from training.base import Base
-from training.batching import Item, by_item, micro_batches
+from training.batching import Item, Pair, by_item, micro_batches
 from training.config import TrainConfig
 from training.forward import CHUNK, logits, logprobs_of, response_hidden
 from training.logprobs import token_logprobs
@@ -36,23 +36,27 @@ def kto_backward(
     check: Callable[[], None],
     *,
     weights: tuple[float, float],
+    known: dict[Pair, Tensor],
 ) -> float:
     """Add the step's gradient to the adapter's, and return KTO's loss.
 
     `weights`: the job's for liked and disliked replies. A step's own would weigh a kind that it
-    happens to hold alone in full.
+    happens to hold alone in full. `known`: the base's log-probs of each reply, (T,) nats, as far as
+    the job's steps have found them; this one adds its own.
     """
     is_fresh = _answers_as_base(model)
     reference = 0.0
     if config.method == "kto" and len(items) > 1 and not is_fresh:
-        reference = _reference(base, model, items, config, check)
+        reference = _reference(base, model, items, config, check, known)
     liked_weight, disliked_weight = weights
     total = 0.0
     for group in micro_batches(items, max_tokens=config.micro_batch_tokens):
         check()
         hidden_NH = _hidden(base, model, group)
         policy_N, slope_NH = _logprobs_and_slopes(base, hidden_NH, _targets(base, group))
-        base_N = policy_N if is_fresh else _base_logprobs(base, model, group)
+        if is_fresh:
+            _keep(known, group, policy_N)
+        base_N = _base_logprobs(base, model, group, known)
         ratio_B = _sums(policy_N - base_N, group).requires_grad_()
         loss = kto_loss(
             ratio_B,
@@ -125,13 +129,14 @@ def _reference(
     items: Sequence[Item],
     config: TrainConfig,
     check: Callable[[], None],
+    known: dict[Pair, Tensor],
 ) -> float:
     """z = max(0, mean r of the mismatched replies)."""
     ratios: list[Tensor] = []
     for group in micro_batches(mismatched(items), max_tokens=config.micro_batch_tokens):
         check()
         policy_N = _logprobs(base, _hidden(base, model, group), group)
-        ratios.append(_sums(policy_N - _base_logprobs(base, model, group), group))
+        ratios.append(_sums(policy_N - _base_logprobs(base, model, group, known), group))
     return max(0.0, float(torch.cat(ratios).mean()))
 
 
@@ -155,9 +160,19 @@ def _logprobs_and_slopes(base: Base, hidden_NH: Tensor, targets_N: Tensor) -> tu
 
 
 @torch.no_grad()
-def _base_logprobs(base: Base, model: PeftModel, group: Sequence[Item]) -> Tensor:
-    with model.disable_adapter():
-        return _logprobs(base, _hidden(base, model, group), group)
+def _base_logprobs(
+    base: Base, model: PeftModel, group: Sequence[Item], known: dict[Pair, Tensor]
+) -> Tensor:
+    """As `_logprobs`, of the base: it stays as it is through all of a job's steps."""
+    if any(item.plain not in known for item in group):
+        with model.disable_adapter():
+            _keep(known, group, _logprobs(base, _hidden(base, model, group), group))
+    return torch.cat([known[item.plain] for item in group])
+
+
+def _keep(known: dict[Pair, Tensor], group: Sequence[Item], logprobs_N: Tensor) -> None:
+    parts = by_item(group, logprobs_N)
+    known.update({item.plain: part_T for item, part_T in zip(group, parts, strict=True)})
 
 
 def _logprobs(base: Base, hidden_NH: Tensor, group: Sequence[Item]) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 from rollouts.types import Sample
 from training.advantages import Baseline, updated_baseline
 from training.base import Base
-from training.batching import Item, in_steps, micro_batches
+from training.batching import Item, Pair, in_steps, micro_batches
 from training.config import TrainConfig
 from training.corrections import correction_backward
 from training.demonstrations import with_demonstrations
@@ -144,6 +144,7 @@ class _Run:
     sets: int = 0  # of re-answers
     longest_step: float = 0.0
     kto_weights: tuple[float, float] = (1.0, 1.0)
+    base_logprobs: dict[Pair, Tensor] = field(default_factory=dict)
     effect: float | None = None  # KL(base || teacher) on the hinted replies, nats per token
     reanswers: Counter[int] = field(default_factory=Counter)
     effects: dict[int, tuple[float, ...]] = field(default_factory=dict)  # of each token
@@ -307,8 +308,9 @@ def _window(items: Sequence[Item], turn: int, size: int) -> list[Item]:
 def _step(run: _Run, items: Sequence[Item], *, phase: str, began: float) -> float | None:
     """One optimizer step. Returns the mean KL under the hints before it, None without hints."""
     if run.config.is_kto:
+        weights, known = run.kto_weights, run.base_logprobs
         loss = kto_backward(
-            run.base, run.model, items, run.config, run.check, weights=run.kto_weights
+            run.base, run.model, items, run.config, run.check, weights=weights, known=known
         )
         sums = StepSums(loss=loss)
     else:

@@ -25,7 +25,7 @@ from tests.training.test_trainer import items_of
 from training.adapters import scale, snapshot
 from training.advantages import kto_weights
 from training.base import Base
-from training.batching import Item
+from training.batching import Item, Pair
 from training.config import TrainConfig
 from training.forward import response_logprobs
 from training.kto import REFERENCES, kto_backward, mismatched, of_thumbs_alone, weights_of
@@ -64,7 +64,7 @@ def test_the_steps_gradient_is_that_of_ktos_loss(
     )
     wanted_loss.backward()  # type: ignore[no-untyped-call]
     wanted = taken_gradients(model)
-    loss = kto_backward(base, model, items, settings, nothing, weights=weights_of(items))
+    loss = kto_backward(base, model, items, settings, nothing, weights=weights_of(items), known={})
     assert loss == pytest.approx(float(wanted_loss.detach()), rel=1e-5)
     same(taken_gradients(model), wanted)
 
@@ -77,7 +77,7 @@ def test_ktos_gradient_does_not_depend_on_how_the_step_is_cut(
     settings = with_method(config, method, micro_batch_tokens=150)
     items = items_of(base, samples(base, 6), settings)
     with sizes_of_passes(base) as sizes:
-        kto_backward(base, model, items, settings, nothing, weights=weights_of(items))
+        kto_backward(base, model, items, settings, nothing, weights=weights_of(items), known={})
     assert max(rows for rows, _ in sizes) > 1
     assert max(rows * width for rows, width in sizes) <= 150
     found = taken_gradients(model)
@@ -88,6 +88,7 @@ def test_ktos_gradient_does_not_depend_on_how_the_step_is_cut(
         with_method(settings, method, micro_batch_tokens=1),
         nothing,
         weights=weights_of(items),
+        known={},
     )
     same(found, taken_gradients(model))
 
@@ -98,14 +99,38 @@ def test_a_fresh_adapter_is_not_asked_how_it_differs_from_the_base(
     settings = with_method(config, "kto", micro_batch_tokens=1)
     items = items_of(base, samples(base, 4), settings)
     with sizes_of_passes(base) as sizes:
-        assert kto_backward(base, model, items, settings, nothing, weights=weights_of(items)) == 0.5
+        assert (
+            kto_backward(base, model, items, settings, nothing, weights=weights_of(items), known={})
+            == 0.5
+        )
     assert len(sizes) == 4  # one each, for the gradient
     found = taken_gradients(model)
     walk_away(model, far=1e-9)  # asked, it says the same
     assert kto_backward(
-        base, model, items, settings, nothing, weights=weights_of(items)
+        base, model, items, settings, nothing, weights=weights_of(items), known={}
     ) == pytest.approx(0.5)
     same(found, taken_gradients(model))
+
+
+def test_the_base_is_asked_once_in_a_job(base: Base, model: PeftModel, config: TrainConfig) -> None:
+    settings = with_method(config, "kto", micro_batch_tokens=1)
+    items = items_of(base, samples(base, 3), settings)
+    weights, known = weights_of(items), {}
+
+    def step(known: dict[Pair, Tensor]) -> int:
+        with sizes_of_passes(base) as sizes:
+            kto_backward(base, model, items, settings, nothing, weights=weights, known=known)
+        return len(sizes)
+
+    assert step(known) == 3  # a fresh adapter's passes are the base's
+    walk_away(model, far=0.01)
+    taken_gradients(model)
+    assert step(known) == 9  # the replies, and both sides of the reference's pairs
+    asked_again = taken_gradients(model)
+    assert step(known) == 6
+    same(taken_gradients(model), asked_again)
+    assert step({}) == 12
+    same(taken_gradients(model), asked_again)
 
 
 def test_kto_weighs_both_kinds_of_thumbs_the_same() -> None:
@@ -121,7 +146,7 @@ def test_kto_weighs_them_the_same_over_the_job_and_not_in_each_step(
 ) -> None:
     told = []
     monkeypatch.setattr(
-        "training.trainer.kto_backward", lambda *_, weights: told.append(weights) or 0.0
+        "training.trainer.kto_backward", lambda *_, weights, **__: told.append(weights) or 0.0
     )
     given = [make_sample(base, n, reward=1.0 if n == 1 else -1.0, hint=None) for n in range(1, 9)]
     job(base, model, given, with_method(config, method, thumbs_batch=4, thumbs_epochs=1))
