@@ -18,6 +18,7 @@ from bench.personas.people import PEOPLE
 from bench.personas.questions import all_questions, questions_for
 from bench.personas.recipes import RECIPES
 from bench.personas.sft import sft_update
+from rollouts.hints import prompted_messages
 from rollouts.types import BASE, Message, Policy, Rollout, Sample, SamplingParams
 from training.base import Base, load_base
 from training.config import TrainConfig
@@ -75,6 +76,23 @@ def test_prompt_memory_holds_from_the_next_reply_on(stage: Stage) -> None:
     }  # fmt: skip
     assert row["three"] == 4  # the first reply is not greeted, its hint is in the second's prompt
     assert stage.asked == 2 + 2  # the turns, as one hint came; before any, and at 4
+
+
+def test_at_once_a_hint_holds_until_it_is_learned(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned: list[Sample] = []
+    monkeypatch.setattr(Cell, "learn", lambda _, samples: learned.extend(samples))
+    row = cell_of(stage, "combine-at-once").run(8, with_gate=False)
+    assert {n: found["satisfied"] for n, found in row["evals"].items()} == {
+        "0": 0.5, "4": 1.0, "8": 0.5,
+    }  # fmt: skip
+    assert [list(sample.prompted_hints) for sample in learned] == [[], *[[HINT]] * 7]
+    assert all(sample.lessons == (HINT,) for sample in learned)  # said, or followed and liked
+    for sample in learned:
+        assert len(sample.messages[-1]["content"]) < len(HINT)  # taught without it
+        prompted = prompted_messages(sample.messages, sample.prompted_hints)
+        assert sample.prompt_ids == stage.base.render(prompted)
 
 
 def test_a_batch_of_hinted_turns_waits_for_them(

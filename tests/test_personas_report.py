@@ -252,7 +252,7 @@ def test_the_table_shows_leaks_health_and_who_gains_from_a_hint() -> None:
 def test_variations_of_the_default_have_a_table_of_their_own() -> None:
     evals = {"0": {"satisfied": 0.9, "nll": 1.0, "passed": [1, 0]}}
     text = table([row_of(name, evals=evals) for name in ("opd", "hinted", "opd-fours")])
-    compared, varied = text.split("Variations of `opd`")
+    compared, varied = text.split("Variations of `combine`")
     assert "| short | opd | 1 |" in compared
     assert "| opd | 1 of 1 |" in compared
     assert "| short | opd-fours | 1 |" in varied

@@ -33,6 +33,7 @@ from training.trainer import train
 
 TRIES = 8  # at a corrected answer
 AHEAD = 8  # turns that are answered in one go
+MOST_SHOWN = 4  # hints in a prompt
 EVALS = (0, 4, 8, 16, 32, 64)
 
 
@@ -70,7 +71,8 @@ class Cell:
         """The cell's line for the results. Without the gate, nor `about`, it is brief."""
         evals, done = {"0": self.first(with_about=with_gate)}, 0
         while done < turns and self.recipe.is_rated:
-            then = min(done + self.recipe.batch - len(self.waiting), turns)
+            ahead = 1 if self.recipe.at_once else self.recipe.batch - len(self.waiting)
+            then = min(done + ahead, turns)
             # No update comes in between: what answers now is what would answer then.
             evals |= {str(n): self.evaluate() for n in self.asked_at if done < n < then}
             self.take(self.rate(done, then - done))
@@ -111,6 +113,7 @@ class Cell:
                 Sample(
                     id=done + number,
                     messages=asked(question),
+                    prompted_hints=self.shown(),
                     prompt_ids=reply.prompt_ids,
                     response_ids=reply.response_ids,
                     rollout_logprobs=reply.logprobs,
@@ -133,7 +136,8 @@ class Cell:
         at = self.answering()
         wanted = [(done + i, at) for i in range(count)]
         if not all(key in self.ahead for key in wanted):
-            more = max(count, AHEAD) if self.recipe.batch == 1 else count
+            may_change = self.recipe.batch == 1 or self.recipe.at_once
+            more = max(count, AHEAD) if may_change else count
             prompts = [asked(question, self.shown()) for question in self.turns(done, more)]
             replies = self.lab.ask(prompts, self.policy, seed=self.seed * 10_000 + done)
             self.ahead = {(done + i, at): reply for i, reply in enumerate(replies)}
@@ -141,7 +145,10 @@ class Cell:
 
     def shown(self) -> list[str]:
         """Hints that go into the prompt of the next replies."""
-        return self.hints[:4] if self.recipe.learns in ("memory", "hinted") else []
+        if self.recipe.at_once:
+            said = [sample.hint for sample in reversed(self.waiting) if sample.hint]
+            return list(dict.fromkeys(said))[:MOST_SHOWN]
+        return self.hints[:MOST_SHOWN] if self.recipe.learns in ("memory", "hinted") else []
 
     def take(self, samples: Sequence[Sample]) -> None:
         """Into the batch with those that count; when it is full, it is learned."""

@@ -29,6 +29,7 @@ class Recipe:
     corrects: bool  # the person also writes the reply that they wanted
     rate: float | None  # for "trl"
     steps_back: bool  # a version beyond the drift limit is moved back, as the product does
+    at_once: bool  # hints that are not learned yet go into the prompt
 
     @property
     def is_thumb(self) -> bool:
@@ -48,6 +49,7 @@ def recipe(
     words: bool = True,
     corrects: bool = False,
     steps_back: bool = True,
+    at_once: bool = False,
     batch: int = 8,
     counts_unhinted: bool = True,
     rate: float | None = None,
@@ -65,6 +67,7 @@ def recipe(
         corrects=corrects,
         rate=rate,
         steps_back=steps_back,
+        at_once=at_once,
     )
 
 
@@ -148,6 +151,8 @@ RECIPES = {
             recipe(f"{name}, our rate", **(UPSTREAM | OURS | method))
             for name, method in UPSTREAM_METHODS.items()
         ),
+        recipe("combine-at-once", method="combine", at_once=True),  # what the product can do, too
+        recipe("combine-corrected", method="combine", corrects=True),
         recipe("opd-fours", batch=4),  # a version after every fourth rating
         recipe("opd-longer", max_steps=13),  # twice the sets of re-answers
         recipe("opd-liked", liked_weight=1.0),  # what was liked is held where it is
@@ -167,8 +172,8 @@ RECIPES = {
         recipe("opd-unboosted", **{**ALL_SETS, "hint_boost": 0.0, "hint_boost_again": 0.0}),
     )
 }  # fmt: skip
-# Of opd, each in a thing or two: to find what its parts do.
-VARIATIONS = list(RECIPES)[list(RECIPES).index("opd-fours") :]
+# Of combine or opd, each in a thing or two: to find what its parts do.
+VARIATIONS = list(RECIPES)[list(RECIPES).index("combine-at-once") :]
 
 # For the bench's quick form: within the time that the product gives a job.
 QUICK = replace(

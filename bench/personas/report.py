@@ -67,7 +67,7 @@ def table(cells: Cells) -> str:
         "its gate: its jobs begin at 8, 18, 28, 38 rated turns where these do at 8, 16, 24, 32.",
         *arithmetic(cells),
     ]
-    said = "Variations of `opd`, each in a thing or two: what its parts do."
+    said = "Variations of `combine` and `opd`, each in a thing or two: what its parts do."
     parts = [
         aims(cells), stages(cells), by_person(compared, turns), *means(cells, turns), sooner(cells),
         leaks(cells), thumbs(cells), health(cells),

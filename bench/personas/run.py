@@ -66,7 +66,7 @@ def is_present(row: dict[str, Any]) -> bool:
     recipe = RECIPES.get(row["recipe"])
     if recipe is None or "made_with" not in row:
         return True
-    before = {"corrects": recipe.learns == "sft", "trainer": 1}
+    before = {"corrects": recipe.learns == "sft", "trainer": 1, "at_once": False}
     now, then = made_with(recipe), {**before, **row["made_with"]}
     default = json.loads(TrainConfig().to_json())
     then["config"] = {**default, **then["config"]}

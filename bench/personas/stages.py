@@ -95,7 +95,7 @@ def stages(cells: Cells) -> list[str]:
     best = ", ".join(f"`{recipe}`" for recipe in recipes_of(second))
     rows = [_line("first", "all", first_stage(), have), _line("second", best, second, have)]
     said = [
-        "What has run. First stage: all recipes but variations of opd on"
+        "What has run. First stage: all recipes but variations on"
         f" {', '.join(FIRST_PEOPLE)}, one seed.",
         f"Second: the best {BEST} methods there after {JUDGED_AT} rated turns, the best of"
         f" upstream's after {UPSTREAM_AT}, and prompt memory, on all people with three seeds:",
