@@ -307,6 +307,7 @@ def test_the_aims_stand_beside_what_the_default_reaches() -> None:
         ours("emoji", 0.10, 1.30, three=20),
         row_of("openclaw-opd", turns=32), row_of("openclaw-opd", person="plain", turns=32, three=9),
         row_of("openclaw-opd", person="emoji", turns=32),
+        row_of("combine-at-once", person="plain", three=4),
         ours("detailed", 0.86, 1.30, three=8), row_of("openclaw-opd", person="detailed", three=16),
     ]  # fmt: skip
     lines = aims(rows)
@@ -319,8 +320,9 @@ def test_the_aims_stand_beside_what_the_default_reaches() -> None:
         "| no person's replies degenerate: the gate accepts the last versions | 1 of 2, not plain;"
         " 1 from before the gate asked whether replies are of the question | **no** |",
         "| rated turns until three in a row: 0.5 of upstream's best or less | 1 of 3 people; not"
-        " plain inf; not known emoji below 0.62; not counted, as both had them before their first"
-        " version: detailed 0.50 | **no** |",
+        " plain inf; a first version comes after 8, so 11 is its soonest; while hints in the prompt"
+        " hold until then (`combine-at-once`): plain 0.44; not known emoji below 0.62; not counted, as"
+        " both had them before their first version: detailed 0.50 | **no** |",
     ]
     assert aims([row_of("base")]) == []
     assert table(rows).index("The aims") < table(rows).index("| person |")

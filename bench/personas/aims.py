@@ -10,7 +10,9 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from bench.personas.recipes import RECIPES
 from bench.personas.rows import (
+    AT_ONCE,
     DEFAULT,
     REACHABLE,
     Cells,
@@ -24,6 +26,7 @@ from bench.personas.rows import (
     races,
     values,
     well_served,
+    with_hints_at_once,
 )
 from bench.personas.thumbs import chance, gains, of_thumbs_alone
 from training.config import TrainConfig
@@ -32,6 +35,7 @@ SATISFIED = ((16, 0.90), (32, 0.95))  # (rated turns, mean share satisfied)
 NLL_ABOVE = 0.15  # the hinted base's, nats per token
 SOONER = 0.5  # of the turns that upstream's best needs
 LIKELY = 0.05  # p of the bootstrap
+BATCH = RECIPES[DEFAULT].batch  # ratings per version
 ENOUGH = 3  # seeds of thumbs alone
 OF_QUESTION = TrainConfig().gate_question_min  # of what was asked in the base's own replies
 BETWEEN = (0.1, 0.9)  # what the base keeps by itself of a wish that thumbs alone can teach
@@ -138,7 +142,7 @@ def _of_question(cells: Cells) -> list[str]:
 def _sooner(cells: Cells) -> list[str]:
     """Over the people on whom both ran, on whom either ever had three in a row, and not both by the
     base itself. Where upstream never had, its turns are as many as it was given at least."""
-    met, missed, open_ones, untaught = [], [], [], []
+    met, missed, open_ones, untaught, at_once = [], [], [], [], []
     for race in races(cells):
         if race.is_bound and math.isinf(race.ratio):
             continue
@@ -150,12 +154,16 @@ def _sooner(cells: Cells) -> list[str]:
             open_ones.append(f"{race.person} below {race.ratio:.2f}")
         else:
             missed.append(f"{race.person} {race.ratio:.2f}")
+            if (same := with_hints_at_once(cells, race)).ours:
+                at_once.append(f"{race.person} {same.ratio:.2f}")
     count = len(met) + len(missed) + len(open_ones)
     if not count:
         return []
     words = f"rated turns until three in a row: {SOONER} of upstream's best or less"
+    soonest = f"a first version comes after {BATCH}, so {BATCH + 3} is its soonest"
     others = [
         ("not", missed),
+        (f"{soonest}; while hints in the prompt hold until then (`{AT_ONCE}`):", at_once),
         ("not known", open_ones),
         ("not counted, as both had them before their first version:", untaught),
     ]

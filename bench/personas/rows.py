@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.personas.recipes import RECIPES
@@ -14,6 +14,7 @@ from training.config import TrainConfig
 Cells = Sequence[dict[str, Any]]
 SHARE = "satisfied"
 DEFAULT = TrainConfig().method  # what the product does unless told otherwise
+AT_ONCE = f"{DEFAULT}-at-once"  # with hints in the prompt until they are learned
 REACHABLE = 0.7  # what the hinted base satisfies of a wish that its student can be asked for
 UPSTREAMS = "openclaw-"  # what the names of its recipes begin with
 GAIN = 0.3  # by how much more than the base, where a hint says something
@@ -135,6 +136,12 @@ def races(cells: Cells) -> list[Race]:
             best = min(theirs, key=lambda name: (turns_to_three(theirs[name]), -end(theirs[name])))
             found.append(Race(person, _of_seeds(ours, theirs[best]), theirs[best], best))
     return found
+
+
+def with_hints_at_once(cells: Cells, race: Race) -> Race:
+    """The same race, run by the default with hints that hold at once."""
+    ours = of(cells, person=race.person, recipe=AT_ONCE)
+    return replace(race, ours=_of_seeds(ours, race.theirs))
 
 
 def _of_seeds(cells: Cells, others: Cells) -> Cells:
