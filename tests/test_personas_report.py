@@ -321,8 +321,8 @@ def test_the_aims_stand_beside_what_the_default_reaches() -> None:
         " 1 from before the gate asked whether replies are of the question | **no** |",
         "| rated turns until three in a row: 0.5 of upstream's best or less | 1 of 3 people; not"
         " plain inf; a first version comes after 8, so 11 is its soonest; while hints in the prompt"
-        " hold until then (`combine-at-once`): plain 0.44; not known emoji below 0.62; not counted, as"
-        " both had them before their first version: detailed 0.50 | **no** |",
+        " hold until then (`combine-at-once`): plain 0.44; not known emoji below 0.62; not counted,"
+        " as both had them before their first version: detailed 0.50 | **no** |",
     ]
     assert aims([row_of("base")]) == []
     assert table(rows).index("The aims") < table(rows).index("| person |")
