@@ -81,9 +81,10 @@ def train(
     batches, run.kto_weights = in_steps(rated, batch_size=config.batch_size), weights_of(rated)
     epochs = 1 if learns else config.reward_epochs
     run.steps = epochs * len(batches) + learns * run.sets * config.reanswer_steps
-    reached = _rate(run, batches, epochs)
+    reached, stopped = _rate(run, batches, epochs)
     trained = tuple(item.sample_id for item in items if item.sample_id in reached)
-    stopped = _reanswer(run, hinted, replayed, known) if learns else "steps"
+    if learns:
+        stopped = _reanswer(run, hinted, replayed, known)
     rewards = [s.reward for s in samples if s.reward is not None and s.id in trained]
     return TrainResult(
         steps=run.step,
@@ -114,17 +115,21 @@ def _with_examples(
     return with_demonstrations(base, model, known, liked, config)
 
 
-def _rate(run: _Run, batches: Sequence[Sequence[Item]], epochs: int) -> set[int]:
-    """A step on each batch of rated replies, `epochs` times over; the samples that were reached."""
+def _rate(run: _Run, batches: Sequence[Sequence[Item]], epochs: int) -> tuple[set[int], str]:
+    """A step on each batch of rated replies, `epochs` times over as far as there is time; the
+    samples that were reached, and why it ended."""
     reached: set[int] = set()
     if epochs > 1 and not run.config.is_kto:
         batches = [[_with_proximal(run, item) for item in batch] for batch in batches]
-    for batch in [*batches] * epochs:
-        _step(run, batch, phase=RATED, began=run.clock())
+    for number, batch in enumerate([*batches] * epochs):
+        began = run.clock()
+        if number >= len(batches) and run.is_late(began):
+            return reached, "time"
+        _step(run, batch, phase=RATED, began=began)
         reached |= {item.sample_id for item in batch}
         if run.enough():
-            break
-    return reached
+            return reached, "asked"
+    return reached, "steps"
 
 
 @dataclass(kw_only=True)
@@ -155,6 +160,10 @@ class _Run:
     def __post_init__(self) -> None:
         self.optimizer = make_optimizer(self.model, self.config)
         self.teacher = Teacher(self.base, self.model, self.config)
+
+    def is_late(self, now: float) -> bool:
+        """Whether what begins now would end after the time that a job has."""
+        return now - self.started + self.longest_step > self.config.train_seconds
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -239,7 +248,7 @@ def _reanswer(
         if run.enough():
             return "asked"
         began = set_began = run.clock()
-        if began - run.started + run.longest_step > config.train_seconds:
+        if run.is_late(began):
             return "time"
         asked = chosen_for_reanswer(hinted, replayed, turn=turn, batch_size=config.batch_size)
         replies = sample_replies(
