@@ -83,8 +83,7 @@ def train(
     run.steps = epochs * len(batches) + learns * run.sets * config.reanswer_steps
     reached, stopped = _rate(run, batches, epochs)
     trained = tuple(item.sample_id for item in items if item.sample_id in reached)
-    if learns:
-        stopped = _reanswer(run, hinted, replayed, known)
+    stopped = _reanswer(run, hinted, replayed, known) if learns else stopped
     rewards = [s.reward for s in samples if s.reward is not None and s.id in trained]
     return TrainResult(
         steps=run.step,

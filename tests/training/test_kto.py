@@ -205,6 +205,19 @@ def test_a_step_on_thumbs_rests_on_those_of_earlier_jobs_too(
     assert result.trained == (1, 3)  # what others learned is not learned again
 
 
+def test_no_further_pass_is_begun_that_would_end_too_late(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    def ended(seconds: int) -> tuple[str, int, tuple[int, ...]]:
+        now = iter(range(0, 10_000, seconds))  # each look at the clock takes as long
+        clock = lambda: float(next(now))  # noqa: E731
+        result, _ = job(base, model, thumbs(base, 1.0, -1.0), config, clock=clock)
+        return result.stopped, result.steps, result.trained
+
+    assert ended(1) == ("steps", 2, (1, 2))
+    assert ended(50) == ("time", 1, (1, 2))
+
+
 def test_one_kind_of_thumbs_is_held_against_the_other_of_earlier_jobs(
     base: Base, config: TrainConfig
 ) -> None:

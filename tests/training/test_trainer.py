@@ -236,20 +236,6 @@ def test_no_step_is_begun_that_would_end_too_late(
     assert (result.stopped, result.steps) == ("time", 2)
 
 
-def test_no_further_pass_over_thumbs_is_begun_that_would_end_too_late(
-    base: Base, model: PeftModel, config: TrainConfig
-) -> None:
-    thumbs = [make_sample(base, n, reward=vote, hint=None) for n, vote in ((1, 1.0), (2, -1.0))]
-
-    def ended(seconds: int) -> tuple[str, int, tuple[int, ...]]:
-        now = iter(range(0, 10_000, seconds))  # each look at the clock takes as long
-        result, _ = job(base, model, thumbs, config, clock=lambda: float(next(now)))
-        return result.stopped, result.steps, result.trained
-
-    assert ended(1) == ("steps", 2, (1, 2))
-    assert ended(50) == ("time", 1, (1, 2))
-
-
 @pytest.mark.parametrize(
     ("kl", "replies", "share"),
     [
