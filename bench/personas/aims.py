@@ -26,7 +26,6 @@ from bench.personas.rows import (
     races,
     values,
     well_served,
-    with_hints_at_once,
 )
 from bench.personas.thumbs import chance, gains, of_thumbs_alone
 from training.config import TrainConfig
@@ -143,6 +142,7 @@ def _sooner(cells: Cells) -> list[str]:
     """Over the people on whom both ran, on whom either ever had three in a row, and not both by the
     base itself. Where upstream never had, its turns are as many as it was given at least."""
     met, missed, open_ones, untaught, at_once = [], [], [], [], []
+    sooner = {race.person: race for race in races(cells, AT_ONCE)}
     for race in races(cells):
         if race.is_bound and math.isinf(race.ratio):
             continue
@@ -154,8 +154,8 @@ def _sooner(cells: Cells) -> list[str]:
             open_ones.append(f"{race.person} below {race.ratio:.2f}")
         else:
             missed.append(f"{race.person} {race.ratio:.2f}")
-            if (same := with_hints_at_once(cells, race)).ours:
-                at_once.append(f"{race.person} {same.ratio:.2f}")
+            if race.person in sooner:
+                at_once.append(f"{race.person} {sooner[race.person].ratio:.2f}")
     count = len(met) + len(missed) + len(open_ones)
     if not count:
         return []

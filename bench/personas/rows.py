@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from bench.personas.recipes import RECIPES
@@ -94,7 +94,7 @@ def people_of(cells: Cells) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """The default beside the best of upstream's recipes, until three in a row, on one person."""
+    """A recipe of ours beside the best of upstream's, until three in a row, on one person."""
 
     person: str
     ours: Cells
@@ -123,12 +123,12 @@ class Race:
         return turns_to_three(self.ours) / turns
 
 
-def races(cells: Cells) -> list[Race]:
+def races(cells: Cells, recipe: str = DEFAULT) -> list[Race]:
     """On the people on whom both ran, over the seeds that both had: the same questions."""
     found = []
     for person in people_of(cells):
         group = of(cells, person=person)
-        ours = of(group, recipe=DEFAULT)
+        ours = of(group, recipe=recipe)
         names = sorted({c["recipe"] for c in group if c["recipe"].startswith(UPSTREAMS)})
         theirs = {name: _of_seeds(of(group, recipe=name), ours) for name in names}
         theirs = {name: rows for name, rows in theirs.items() if rows}
@@ -136,12 +136,6 @@ def races(cells: Cells) -> list[Race]:
             best = min(theirs, key=lambda name: (turns_to_three(theirs[name]), -end(theirs[name])))
             found.append(Race(person, _of_seeds(ours, theirs[best]), theirs[best], best))
     return found
-
-
-def with_hints_at_once(cells: Cells, race: Race) -> Race:
-    """The same race, run by the default with hints that hold at once."""
-    ours = of(cells, person=race.person, recipe=AT_ONCE)
-    return replace(race, ours=_of_seeds(ours, race.theirs))
 
 
 def _of_seeds(cells: Cells, others: Cells) -> Cells:

@@ -208,10 +208,11 @@ def test_a_step_on_thumbs_rests_on_those_of_earlier_jobs_too(
 def test_no_further_pass_is_begun_that_would_end_too_late(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
+    given = thumbs(base, 1.0, -1.0)
+
     def ended(seconds: int) -> tuple[str, int, tuple[int, ...]]:
         now = iter(range(0, 10_000, seconds))  # each look at the clock takes as long
-        clock = lambda: float(next(now))  # noqa: E731
-        result, _ = job(base, model, thumbs(base, 1.0, -1.0), config, clock=clock)
+        result, _ = job(base, model, given, config, clock=lambda: float(next(now)))
         return result.stopped, result.steps, result.trained
 
     assert ended(1) == ("steps", 2, (1, 2))
