@@ -1,13 +1,16 @@
-"""Items, how they are cut into micro-batches and become padded tensors. Knows no model."""
+"""Items: which stand in a step, how it is cut and becomes padded tensors. Knows no model."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
 
 import torch
 from torch import Tensor
+
+from training.config import TrainConfig
 
 Pair = tuple[Sequence[int], Sequence[int]]  # prompt ids, response ids
 
@@ -139,3 +142,30 @@ def padded_size(group: Sequence[Item]) -> int:
 def in_steps(items: Sequence[Item], *, batch_size: int) -> list[list[Item]]:
     """Optimizer steps of at most `batch_size` items, in the order given."""
     return [list(items[i : i + batch_size]) for i in range(0, len(items), batch_size)]
+
+
+def reanswer_sets(items: Sequence[Item], config: TrainConfig) -> int:
+    """ceil((max_steps - 1) d / n): how many sets of re-answers n rated replies ask for of which d
+    were not liked as they were.
+
+    Who has what they want is left alone: more sets would take the version nowhere but about. None
+    where nothing is distilled.
+    """
+    most = config.max_steps - 1 if config.distils else 0
+    if config.reanswer_sets == "all":
+        return most
+    unliked = sum(item.is_hinted or not (item.reward and item.reward > 0) for item in items)
+    return math.ceil(most * unliked / len(items))
+
+
+def chosen_for_reanswer(
+    hinted: Sequence[Item], replayed: Sequence[Item], *, turn: int, batch_size: int
+) -> list[Item]:
+    """Up to `batch_size` items, the job's own first, going round when there are more of them."""
+    own = _window(hinted, turn, batch_size)
+    return own + _window(replayed, turn, batch_size - len(own))
+
+
+def _window(items: Sequence[Item], turn: int, size: int) -> list[Item]:
+    count = min(size, len(items))
+    return [items[(turn * count + i) % len(items)] for i in range(count)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -132,7 +132,7 @@ class TrainConfig:
             raise ValueError(f"rank must be one of {VLLM_RANKS}: the server knows no other")
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if not isinstance(value, str) and not math.isfinite(value):
+            if not isinstance(value, str) and not abs(value) <= sys.float_info.max:
                 raise ValueError(f"{field.name} must be a finite number")
         for name in _POSITIVE:
             if getattr(self, name) <= 0:

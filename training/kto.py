@@ -76,16 +76,18 @@ def kto_backward(
 
 
 def of_thumbs_alone(
-    config: TrainConfig, samples: Sequence[Sample], replay: Sequence[Sample]
+    base: Base, config: TrainConfig, samples: Sequence[Sample], replay: Sequence[Sample]
 ) -> TrainConfig:
     """What a job trains with. One whose method distils, without any hint, now or from earlier, and
     with both kinds of thumbs, trains by `thumbs`. Of one kind KTO has nothing to hold it against,
-    and goes wherever that leads. KTO's steps are cut as `config` says for thumbs alone."""
-    known = (*samples, *replay)
-    votes = {sample.reward > 0 for sample in known if sample.reward}
-    is_hinted = any(sample.is_hinted for sample in known)
-    if config.distils and config.thumbs != "binary" and len(votes) == 2 and not is_hinted:
-        config = replace(config, method=config.thumbs)
+    and goes wherever that leads: only thumbs that can train count, so that there are two. KTO's
+    steps are cut as `config` says for thumbs alone."""
+    is_hinted = any(sample.is_hinted for sample in (*samples, *replay))
+    if config.distils and config.thumbs != "binary" and not is_hinted:
+        thumbs = replace(config, method=config.thumbs)
+        own, _ = prepare(base, samples, thumbs, baseline=Baseline())
+        if len({_is_liked(item) for item in (*own, *earlier_thumbs(base, replay, thumbs))}) == 2:
+            config = thumbs
     if not config.is_kto:
         return config
     return replace(

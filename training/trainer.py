@@ -17,7 +17,14 @@ from torch import Tensor
 from rollouts.types import Sample
 from training.advantages import Baseline, updated_baseline
 from training.base import Base
-from training.batching import Item, Pair, in_steps, micro_batches
+from training.batching import (
+    Item,
+    Pair,
+    chosen_for_reanswer,
+    in_steps,
+    micro_batches,
+    reanswer_sets,
+)
 from training.config import TrainConfig
 from training.corrections import correction_backward
 from training.demonstrations import with_demonstrations
@@ -52,24 +59,24 @@ def train(
 ) -> TrainResult:
     """Train `model`'s adapter on one job's samples.
 
-    The rated replies train once, in ceil(n / batch_size) steps. Then up to max_steps - 1 times,
-    fewer the more of them were liked, the current adapter answers the hinted prompts anew, without
-    the hint, and is distilled under it. `replay` samples are older ones, oldest first: the hinted
-    take part in re-answers only, and keep a job of thumbs alone going until nothing is disliked;
-    the liked may be shown to the teacher; KTO's steps rest on their thumbs, too. `check` is called
-    at each micro-batch and sampled token; what it raises ends the run. `enough`, asked after each
-    step, ends it in order. Raises NoSignal when no sample can train, Diverged at a bad gradient.
+    The rated replies train once, in ceil(n / batch_size) steps; thumbs alone as often as `config`
+    says. Then up to max_steps - 1 times, fewer the more of them were liked, the current adapter
+    answers the hinted prompts anew, without the hint, and is distilled under it. `replay` samples
+    are older ones, oldest first: the hinted take part in re-answers only, and keep a job of thumbs
+    alone going until nothing is disliked; the liked may be shown to the teacher; KTO's steps rest
+    on their thumbs, too. `check` is called at each micro-batch and sampled token; what it raises
+    ends the run. `enough`, asked after each step, ends it in order. Raises NoSignal when no sample
+    can train, Diverged at a bad gradient.
     """
-    started, config = clock(), of_thumbs_alone(config, samples, replay)
+    run = _Run(base=base, model=model, config=config, on_step=on_step, check=check, clock=clock)
+    run.started, run.enough = clock(), enough
     known = _with_examples(base, model, replay, samples, config)  # newest last
     replay, samples = known[: len(replay)], known[len(replay) :]
     again = said_again(samples, replay)
-    items, dropped = prepare(base, samples, config, baseline=baseline, again=again)
-    run = _Run(base=base, model=model, config=config, on_step=on_step, check=check, clock=clock)
-    run.started, run.enough = started, enough
-    items = _effective(run, items, dropped)
+    items, dropped = _prepared(run, samples, replay, baseline, again)
     if not items:
         raise NoSignal(dropped)
+    config = run.config
     if parent_optimizer is not None and not config.is_kto:  # which begins from all thumbs anew
         _go_on_with(run.optimizer, parent_optimizer)
     hinted = [item for item in items if item.is_hinted]
@@ -94,7 +101,7 @@ def train(
         baseline=updated_baseline(baseline, rewards, rate=config.baseline_rate),
         optimizer=run.optimizer,
         stopped=stopped,
-        seconds=clock() - started,
+        seconds=clock() - run.started,
     )
 
 
@@ -175,6 +182,26 @@ def _go_on_with(optimizer: torch.optim.Optimizer, path: Path) -> None:
         load_optimizer(optimizer, path)
     except OptimizerInvalid as exc:
         log.warning("Adam begins anew: %s", exc)
+
+
+def _prepared(
+    run: _Run,
+    samples: Sequence[Sample],
+    replay: Sequence[Sample],
+    baseline: Baseline,
+    again: frozenset[str],
+) -> tuple[list[Item], dict[int, str]]:
+    """What trains, and why the rest does not. Where no hint is left, it may be by another method:
+    then that is the run's."""
+    items, dropped = prepare(run.base, samples, run.config, baseline=baseline, again=again)
+    items = _effective(run, items, dropped)
+    idle = {number: why for number, why in dropped.items() if why == HINT_NO_EFFECT}
+    left = [sample for sample in samples if sample.id not in idle]
+    config = of_thumbs_alone(run.base, run.config, left, replay)
+    if config != run.config:
+        run.config = config
+        items, dropped = prepare(run.base, left, config, baseline=baseline)
+    return items, dropped | idle
 
 
 def _with_chosen_hint(run: _Run, item: Item) -> Item:
@@ -286,33 +313,6 @@ def _reanswer(
     return "steps"
 
 
-def reanswer_sets(items: Sequence[Item], config: TrainConfig) -> int:
-    """ceil((max_steps - 1) d / n): how many sets of re-answers n rated replies ask for of which d
-    were not liked as they were.
-
-    Who has what they want is left alone: more sets would take the version nowhere but about. None
-    where nothing is distilled.
-    """
-    most = config.max_steps - 1 if config.distils else 0
-    if config.reanswer_sets == "all":
-        return most
-    unliked = sum(item.is_hinted or not (item.reward and item.reward > 0) for item in items)
-    return math.ceil(most * unliked / len(items))
-
-
-def chosen_for_reanswer(
-    hinted: Sequence[Item], replayed: Sequence[Item], *, turn: int, batch_size: int
-) -> list[Item]:
-    """Up to `batch_size` items, the job's own first, going round when there are more of them."""
-    own = _window(hinted, turn, batch_size)
-    return own + _window(replayed, turn, batch_size - len(own))
-
-
-def _window(items: Sequence[Item], turn: int, size: int) -> list[Item]:
-    count = min(size, len(items))
-    return [items[(turn * count + i) % len(items)] for i in range(count)]
-
-
 def _step(run: _Run, items: Sequence[Item], *, phase: str, began: float) -> float | None:
     """One optimizer step. Returns the mean KL under the hints before it, None without hints."""
     if run.config.is_kto:
@@ -389,6 +389,6 @@ def step_share(
 
 
 def _surprise(items: Sequence[Item], config: TrainConfig) -> float:
-    """min(1, mean |A|). The losses of KTO shrink by themselves with what is learned: 1."""
+    """min(1, mean |A|); 1 for KTO, whose every reply counts, however expected its thumb."""
     sizes = [abs(item.advantage) for item in items if item.advantage is not None]
     return 1.0 if config.is_kto or not sizes else min(1.0, sum(sizes) / len(sizes))

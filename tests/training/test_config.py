@@ -20,7 +20,7 @@ def test_json_there_and_back() -> None:
     [
         {"lr": 0.0}, {"lr": float("nan")}, {"rank": 12}, {"method": "ppo"}, {"clip_low": 1.5},
         {"batch_size": 0}, {"kl_stop": -1.0}, {"beta1": 2.0}, {"train_seconds": 0.0},
-        {"loss_mean": "sums"},
+        {"loss_mean": "sums"}, {"hint_boost": 10**400}, {"lr": float("inf")},
     ],
 )  # fmt: skip
 def test_a_senseless_value_is_refused_by_name(field: dict[str, Any]) -> None:

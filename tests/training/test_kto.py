@@ -223,8 +223,34 @@ def test_one_kind_of_thumbs_is_held_against_the_other_of_earlier_jobs(
     base: Base, config: TrainConfig
 ) -> None:
     up, down = thumbs(base, 1.0, -1.0)
-    assert of_thumbs_alone(config, [up], ()) == config
-    assert of_thumbs_alone(config, [up], [down]).method == "kto"
+    assert of_thumbs_alone(base, config, [up], ()) == config
+    assert of_thumbs_alone(base, config, [up], [down]).method == "kto"
+
+
+def test_thumbs_that_cannot_train_are_none(base: Base, config: TrainConfig) -> None:
+    up, down = thumbs(base, 1.0, -1.0)
+    gone = replace(down, template_hash="another")
+    assert of_thumbs_alone(base, config, [up], [gone]) == config
+    assert of_thumbs_alone(base, config, [up, gone], ()) == config
+
+
+def test_thumbs_whose_only_hint_moves_nothing_train_as_thumbs_alone(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    before = snapshot(model)
+    both = thumbs(base, 1.0, -1.0)
+    idle = make_sample(base, 3, reward=-1.0, hint="Thank you.")
+    weights = []
+    for given in ([*both, idle], both):
+        scale(model, before, share=1.0)
+        # More than any hint does: each is dropped.
+        result, steps = job(base, model, given, replace(config, hint_effect_min=1.0))
+        assert result.trained == (1, 2)
+        assert len(steps) == config.thumbs_epochs
+        weights.append(list(snapshot(model).values()))
+        assert result.dropped == ({3: "hint_no_effect"} if idle in given else {})
+    for one, two in zip(*weights, strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=0)
 
 
 def test_a_job_of_thumbs_alone_begins_without_adams_moments(
@@ -246,12 +272,12 @@ def test_a_job_of_thumbs_alone_begins_without_adams_moments(
 
 def test_ktos_settings_are_for_thumbs_alone_of_both_kinds(base: Base, config: TrainConfig) -> None:
     both, hinted = thumbs(base, 1.0, -1.0), thumbs(base, -1.0, hint="Be brief.")
-    assert of_thumbs_alone(config, both, ()).method == "kto"
-    assert of_thumbs_alone(with_method(config, "opd"), both, ()).method == "kto"
-    assert of_thumbs_alone(replace(config, thumbs="apo_zero_unpaired"), both, ()).is_kto
+    assert of_thumbs_alone(base, config, both, ()).method == "kto"
+    assert of_thumbs_alone(base, with_method(config, "opd"), both, ()).method == "kto"
+    assert of_thumbs_alone(base, replace(config, thumbs="apo_zero_unpaired"), both, ()).is_kto
     asked_for = replace(config, thumbs_batch=9, thumbs_epochs=3, thumbs_step=0.7)
     for method in ("combine", "opd", "kto", "apo_zero_unpaired"):
-        found = of_thumbs_alone(with_method(asked_for, method), both, ())
+        found = of_thumbs_alone(base, with_method(asked_for, method), both, ())
         assert (found.batch_size, found.reward_epochs, found.reward_step) == (9, 3, 0.7)
     for settings, job_has, reminded_of in (
         (config, thumbs(base, -1.0, -1.0, None), ()),  # of one kind, and no vote
@@ -261,4 +287,4 @@ def test_ktos_settings_are_for_thumbs_alone_of_both_kinds(base: Base, config: Tr
         (replace(config, thumbs="binary"), both, ()),
         (with_method(config, "binary"), both, ()),
     ):
-        assert of_thumbs_alone(settings, job_has, reminded_of) == settings
+        assert of_thumbs_alone(base, settings, job_has, reminded_of) == settings

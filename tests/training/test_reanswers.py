@@ -9,8 +9,8 @@ from peft import PeftModel
 
 from tests.training.conftest import hinted_kl, items_of, job, make_sample
 from training.base import Base
+from training.batching import reanswer_sets
 from training.config import TrainConfig
-from training.trainer import reanswer_sets
 
 
 def test_earlier_hints_are_learned_further_in_a_job_of_thumbs_alone(

@@ -17,12 +17,12 @@ from tests.training.conftest import hinted_kl, items_of, job, make_sample, sampl
 from training.adapters import adapter_tensors, attach, detach
 from training.advantages import Baseline
 from training.base import Base
-from training.batching import Item
+from training.batching import Item, chosen_for_reanswer
 from training.config import COMBINES, ESTIMATORS, TrainConfig
 from training.errors import Diverged, NoSignal
 from training.forward import boosted, kl_between, logits, response_hidden, response_logprobs
 from training.step import counts_of, group_backward
-from training.trainer import chosen_for_reanswer, step_share
+from training.trainer import step_share
 
 
 def weights(model: PeftModel) -> list[Tensor]:
