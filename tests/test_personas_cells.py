@@ -17,6 +17,7 @@ from bench.personas.lab import Lab
 from bench.personas.people import PEOPLE
 from bench.personas.questions import all_questions, questions_for
 from bench.personas.recipes import RECIPES
+from bench.personas.rival import schedule
 from bench.personas.sft import sft_update
 from rollouts.hints import prompted_messages
 from rollouts.types import BASE, Message, Policy, Rollout, Sample, SamplingParams
@@ -95,6 +96,22 @@ def test_at_once_a_hint_holds_until_it_is_learned(
         assert sample.prompt_ids == stage.base.render(prompted)
 
 
+def test_what_was_followed_and_liked_stands_among_the_reminders_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = cell_of(stage, "combine-at-once")
+    monkeypatch.setattr(Cell, "learn", lambda _, samples: cell.learned.extend(samples))
+    cell.run(8, with_gate=False)
+    assert [sample.id for sample in cell.reminders([])] == [*range(8)]
+
+
+def test_with_our_rate_trl_makes_our_steps() -> None:
+    config, rate = TrainConfig(method="kto"), RECIPES["TRL kto, our rate"].rate
+    assert schedule(config, 16, rate) == (2, pytest.approx(6e-4 * 1.5 * 0.5))
+    assert schedule(config, 64, rate) == (2, pytest.approx(6e-4 * 1.5))
+    assert schedule(config, 8, None) == (3, None)
+
+
 def test_a_batch_of_hinted_turns_waits_for_them(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +143,7 @@ def test_sft_learns_answers_that_keep_the_wish_or_none(
     assert len(found := cell.corrected(wrong)) == 2
     assert {sample.id for sample in found} == {sample.id for sample in wrong}
     assert all(sample.response_ids == stage.base.encode(GREETING) for sample in found)
+    assert {shown.answer for shown in cell.wishes().examples} == {GREETING}  # they explain drift
     stage.asked = 0
     by_itself = stage.reply
     monkeypatch.setattr(stage, "reply", lambda prompt, number: by_itself([prompt[0]], number))

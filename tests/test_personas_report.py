@@ -166,21 +166,32 @@ def test_ours_stands_beside_the_best_of_upstreams() -> None:
         row_of(person="plain", three=4), row_of("openclaw-opd", person="plain", three=16),
         row_of("openclaw-hybrid", person="plain", three=8),
         row_of(person="asks"), row_of("openclaw-opd", person="asks", three=8),
+        row_of(person="greets"), row_of("openclaw-opd", person="greets"),
         row_of(person="emoji", three=3),
     ]  # fmt: skip
     lines = sooner(rows)
-    assert "| asks | never in 16 | 8 | openclaw-opd | – |" in lines
-    assert "| plain | 4 | 8 | openclaw-hybrid | 0.50 |" in lines
-    assert "| short | 11 | never in 32 | openclaw-hybrid | below 0.34 |" in lines
-    assert len(lines) == 2 + 2 + 3
+    assert "| asks | 1 | never in 16 | 8 | openclaw-opd | at least 2.12 |" in lines
+    assert "| greets | 1 | never in 16 | never in 16 | openclaw-opd | – |" in lines
+    assert "| plain | 1 | 4 | 8 | openclaw-hybrid | 0.50 |" in lines
+    assert "| short | 1 | 11 | never in 32 | openclaw-hybrid | at most 0.33 |" in lines
+    assert len(lines) == 2 + 2 + 4
     ours = [row_of(three=15), row_of(seed=1, three=6)]  # each seed is asked its own questions
-    assert "| short | 15 | 19 | openclaw-opd | 0.79 |" in sooner(
+    assert "| short | 1 | 15 | 19 | openclaw-opd | 0.79 |" in sooner(
         [*ours, row_of("openclaw-opd", three=19)]
     )
     assert sooner([row_of(three=11), row_of("openclaw-opd", seed=1, three=19)]) == []
     nearer = row_of("openclaw-opd", turns=64, evals={"0": {"satisfied": 0.5}, "64": ENDS})
     rows = [row_of(three=11), row_of("openclaw-hybrid", turns=32), nearer]
-    assert "| short | 11 | never in 64 | openclaw-opd | below 0.17 |" in sooner(rows)
+    assert "| short | 1 | 11 | never in 64 | openclaw-opd | at most 0.17 |" in sooner(rows)
+    theirs = [row_of("openclaw-opd", seed=seed, turns=32) for seed in (0, 1)]
+    rows = [row_of(three=11), row_of(seed=1, three=12), row_of("openclaw-hybrid"), *theirs]
+    assert "| short | 2 | 12 | never in 32 | openclaw-opd | at most 0.35 |" in sooner(rows)
+
+
+def test_of_an_even_number_of_seeds_one_that_never_had_three_is_bounded_by_itself() -> None:
+    theirs = [row_of("openclaw-opd", three=6), row_of("openclaw-opd", seed=1, turns=32)]
+    rows = [row_of(three=16), row_of(seed=1, three=16), *theirs]
+    assert any(line.endswith("at most 0.82 |") for line in sooner(rows))  # 16 of (6 + 33) / 2
 
 
 def test_the_table_says_when_its_rows_mix_precisions() -> None:
@@ -307,23 +318,32 @@ def test_the_aims_stand_beside_what_the_default_reaches() -> None:
         ours("emoji", 0.10, 1.30, three=20),
         row_of("openclaw-opd", turns=32), row_of("openclaw-opd", person="plain", turns=32, three=9),
         row_of("openclaw-opd", person="emoji", turns=32),
+        row_of("openclaw-opd", person="asks", turns=32),
         row_of("combine-at-once", person="plain", three=4),
         ours("detailed", 0.86, 1.30, three=8), row_of("openclaw-opd", person="detailed", three=16),
     ]  # fmt: skip
-    lines = aims(rows)
-    assert "0.7 or more (plain, short)." in lines
+    more = [{**row, "seed": seed} for row in rows if row["person"] == "short" for seed in (1, 2)]
+    lines = aims([*rows, *more])
+    assert "the hinted base keeps in 0.7 or more (plain, short)." in lines
+    few = "on 1 seed"
+    satisfied = f"0.910 (plain 0.86 {few}, short 0.96)"
     assert lines[6:] == [
-        "| satisfied after 16 rated turns: 0.90 | 0.910 (plain 0.86, short 0.96) | yes |",
-        "| satisfied after 32 rated turns: 0.95 | 0.910 (plain 0.86, short 0.96) | **no** |",
-        "| nll after 32 at most the hinted base's + 0.15 | plain +0.16, short +0.10 | **no** |",
-        "| drift of the last versions at most the hinted base's own + 0.05 | 1 of 2 | **no** |",
-        "| no person's replies degenerate: the gate accepts the last versions | 1 of 2, not plain;"
-        " 1 from before the gate asked whether replies are of the question | **no** |",
-        "| rated turns until three in a row: 0.5 of upstream's best or less | 1 of 3 people; not"
-        " plain inf; a first version comes after 8, so 11 is its soonest; while hints in the prompt"
-        " hold until then (`combine-at-once`): plain 0.44; not known emoji below 0.62; not counted,"
-        " as both had them before their first version: detailed 0.50 | **no** |",
+        f"| satisfied after 16 rated turns: 0.90 | {satisfied} | **no** |",
+        f"| satisfied after 32 rated turns: 0.95 | {satisfied} | **no** |",
+        f"| nll after 32 at most the hinted base's + 0.15 | plain +0.16 {few}, short +0.10 |"
+        " **no** |",
+        "| drift of the last versions at most the hinted base's own + 0.05 | 3 of 4 | **no** |",
+        "| no person's replies degenerate: the gate accepts the last versions | 3 of 4, not plain;"
+        " 3 from before the gate asked whether replies are of the question | **no** |",
+        "| rated turns until three in a row: 0.5 of upstream's best or less | 1 of 3 people (short"
+        f" at most 0.24); not plain at least 3.67 {few}; a first version comes after 8, so 11 is"
+        f" its soonest; while hints in the prompt hold until then (`combine-at-once`): plain 0.44"
+        f" {few}; not known: emoji at most 0.61 {few}; not counted, as both had them before their"
+        f" first version: detailed 0.50 {few}; nor where neither has had them so far: asks |"
+        " **no** |",
     ]
+    lines = aims([row for row in [*rows, *more] if row["person"] == "short"])
+    assert [line.rsplit("|", 2)[1].strip() for line in lines[6:9]] == ["yes"] * 3
     assert aims([row_of("base")]) == []
     assert table(rows).index("The aims") < table(rows).index("| person |")
 

@@ -6,9 +6,8 @@ asked of its student, but shown in the means.
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bench.personas.recipes import RECIPES
 from bench.personas.rows import (
@@ -16,6 +15,7 @@ from bench.personas.rows import (
     DEFAULT,
     REACHABLE,
     Cells,
+    Race,
     base_share,
     grid,
     last,
@@ -35,7 +35,7 @@ NLL_ABOVE = 0.15  # the hinted base's, nats per token
 SOONER = 0.5  # of the turns that upstream's best needs
 LIKELY = 0.05  # p of the bootstrap
 BATCH = RECIPES[DEFAULT].batch  # ratings per version
-ENOUGH = 3  # seeds of thumbs alone
+ENOUGH = 3  # seeds
 OF_QUESTION = TrainConfig().gate_question_min  # of what was asked in the base's own replies
 BETWEEN = (0.1, 0.9)  # what the base keeps by itself of a wish that thumbs alone can teach
 
@@ -55,8 +55,8 @@ def aims(cells: Cells) -> list[str]:
     kept = [row for row in rows if row]
     said = [
         f"The aims, and what `{DEFAULT}`, the default, reaches. Each person's figure is the median",
-        "over seeds, means are over the people whose wish the hinted base keeps in",
-        f"{REACHABLE} or more ({', '.join(reached) or 'nobody yet'}).",
+        f"over seeds; on fewer than {ENOUGH} none is met. Means are over the people whose wish",
+        f"the hinted base keeps in {REACHABLE} or more ({', '.join(reached) or 'nobody yet'}).",
     ]
     return [*said, "", *grid(["aim", "reached", "met"], kept)] if kept else []
 
@@ -69,31 +69,43 @@ def _satisfied(cells: Cells, people: Sequence[str], turns: int, aim: float) -> l
     each = _each(cells, people, turns, "satisfied")
     if not each:
         return []
-    mean = statistics.fmean(each.values())
-    shown = ", ".join(f"{person} {share:.2f}" for person, share in each.items())
+    mean = statistics.fmean(value for value, _ in each.values())
+    shown = ", ".join(f"{person} {share:.2f}{_few(n)}" for person, (share, n) in each.items())
     words = f"satisfied after {turns} rated turns: {aim:.2f}"
-    return [words, f"{mean:.3f} ({shown})", _met(mean >= aim)]
+    return [words, f"{mean:.3f} ({shown})", _met(mean >= aim and _are_enough(each))]
 
 
-def _each(cells: Cells, people: Sequence[str], turns: int, name: str) -> dict[str, float]:
-    """Of those that ran so long, person by person."""
-    found = {p: middle(values(of(cells, person=p, recipe=DEFAULT), turns, name)) for p in people}
-    return {person: value for person, value in found.items() if value is not None}
+def _few(seeds: int) -> str:
+    """How many, where they are too few."""
+    return "" if seeds >= ENOUGH else f" on {seeds} seed{'s' * (seeds > 1)}"
+
+
+def _are_enough(each: Mapping[str, tuple[float, int]]) -> bool:
+    return all(seeds >= ENOUGH for _, seeds in each.values())
+
+
+def _each(
+    cells: Cells, people: Sequence[str], turns: int, name: str
+) -> dict[str, tuple[float, int]]:
+    """Of those that ran so long, person by person: the median over seeds, and how many."""
+    found = {p: values(of(cells, person=p, recipe=DEFAULT), turns, name) for p in people}
+    return {person: (statistics.median(each), len(each)) for person, each in found.items() if each}
 
 
 def _nll(cells: Cells, people: Sequence[str]) -> list[str]:
     """At the last of the turns at which shares are asked for."""
     turns = SATISFIED[-1][0]
     above = {}
-    for person, nll in _each(cells, people, turns, "nll").items():
+    for person, (nll, seeds) in _each(cells, people, turns, "nll").items():
         hinted = middle(values(of(cells, person=person, recipe="hinted"), 0, "nll"))
         if hinted is not None:
-            above[person] = nll - hinted
+            above[person] = nll - hinted, seeds
     if not above:
         return []
-    shown = ", ".join(f"{person} {gap:+.2f}" for person, gap in above.items())
+    shown = ", ".join(f"{person} {gap:+.2f}{_few(n)}" for person, (gap, n) in above.items())
     words = f"nll after {turns} at most the hinted base's + {NLL_ABOVE}"
-    return [words, shown, _met(all(gap <= NLL_ABOVE for gap in above.values()))]
+    is_met = all(gap <= NLL_ABOVE for gap, _ in above.values())
+    return [words, shown, _met(is_met and _are_enough(above))]
 
 
 def _drift(cells: Cells) -> list[str]:
@@ -140,35 +152,40 @@ def _of_question(cells: Cells) -> list[str]:
 
 def _sooner(cells: Cells) -> list[str]:
     """Over the people on whom both ran, on whom either ever had three in a row, and not both by the
-    base itself. Where upstream never had, its turns are as many as it was given at least."""
-    met, missed, open_ones, untaught, at_once = [], [], [], [], []
-    sooner = {race.person: race for race in races(cells, AT_ONCE)}
+    base itself."""
+    at_once = {race.person: race for race in races(cells, AT_ONCE)}
+    met, missed, unknown, untaught, never, sooner = [], [], [], [], [], []
     for race in races(cells):
-        if race.is_bound and math.isinf(race.ratio):
-            continue
-        if race.is_untaught:
-            untaught.append(f"{race.person} {race.ratio:.2f}")
-        elif race.ratio <= SOONER:
-            met.append(race.person)
-        elif race.is_bound:
-            open_ones.append(f"{race.person} below {race.ratio:.2f}")
+        if race.is_open:
+            never.append(race.person)
+        elif race.is_untaught:
+            untaught.append(_ratio(race))
+        elif race.most <= SOONER and len(race.ours) >= ENOUGH:
+            met.append(_ratio(race))
+        elif race.least > SOONER:
+            missed.append(_ratio(race))
+            sooner += [_ratio(at_once[race.person])] if race.person in at_once else []
         else:
-            missed.append(f"{race.person} {race.ratio:.2f}")
-            if race.person in sooner:
-                at_once.append(f"{race.person} {sooner[race.person].ratio:.2f}")
-    count = len(met) + len(missed) + len(open_ones)
+            unknown.append(_ratio(race))
+    count = len(met) + len(missed) + len(unknown)
     if not count:
         return []
     words = f"rated turns until three in a row: {SOONER} of upstream's best or less"
     soonest = f"a first version comes after {BATCH}, so {BATCH + 3} is its soonest"
     others = [
         ("not", missed),
-        (f"{soonest}; while hints in the prompt hold until then (`{AT_ONCE}`):", at_once),
-        ("not known", open_ones),
+        (f"{soonest}; while hints in the prompt hold until then (`{AT_ONCE}`):", sooner),
+        ("not known:", unknown),
         ("not counted, as both had them before their first version:", untaught),
+        ("nor where neither has had them so far:", never),
     ]
     but = "".join(f"; {which} {', '.join(found)}" for which, found in others if found)
-    return [words, f"{len(met)} of {count} people{but}", _met(len(met) == count)]
+    shown = f" ({', '.join(met)})" if met else ""
+    return [words, f"{len(met)} of {count} people{shown}{but}", _met(len(met) == count)]
+
+
+def _ratio(race: Race) -> str:
+    return f"{race.person} {race.said}{_few(len(race.ours))}"
 
 
 def _thumbs(cells: Cells) -> list[list[str]]:
@@ -190,7 +207,7 @@ def _thumbs(cells: Cells) -> list[list[str]]:
         )
         p = min(1.0, len(groups) * chance(differences))  # the best of so many (Bonferroni)
         gain = statistics.fmean(differences)
-        turns = max(last(cell) for cell in groups[name])
+        turns = "/".join(sorted({last(cell) for cell in groups[name]}, key=int))
         asked = f"{len(differences)} questions, {len(groups[name])} seeds{_refused(groups[name])}"
         shown = f"`{name}` {gain:+.3f} after {turns}, p {p:.4f}, {asked}"
         is_met = p < LIKELY and len(groups[name]) >= ENOUGH

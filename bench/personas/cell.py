@@ -187,7 +187,10 @@ class Cell:
             steps = len(sft_update(self.lab.base, samples, config, parent=parent, out=folder))
         elif self.recipe.learns == "trl":
             rate = self.recipe.rate
-            steps = trl_update(self.lab.base, samples, config, lr=rate, parent=parent, out=folder)
+            known = (
+                samples if rate is None else [*self.reminders(samples), *samples]
+            )  # as ours does
+            steps = trl_update(self.lab.base, known, config, lr=rate, parent=parent, out=folder)
         else:
             return self.train(samples, config, folder)
         return {"steps": steps, "stopped": "steps", "dropped": []}
@@ -224,28 +227,27 @@ class Cell:
         if self.recipe.is_thumb or not (hinted or any(sample.is_hinted for sample in samples)):
             return self.learned[-THUMBS_REPLAYED:]
         liked = [sample for sample in self.learned if sample.reward == 1.0][-CANDIDATES:]
-        return sorted([*hinted, *liked], key=lambda sample: sample.id)
+        return sorted({s.id: s for s in (*hinted, *liked)}.values(), key=lambda sample: sample.id)
 
     def corrected(self, samples: Sequence[Sample]) -> list[Sample]:
         """With a corrected answer to each disliked reply, where there is one: beside the hint, or,
         for plain SFT, in the reply's place and nothing else."""
         found = self.corrections(samples)
-        if self.recipe.learns == "sft":
-            return [
-                replace(
-                    sample, response_ids=right.response_ids, rollout_logprobs=right.logprobs,
-                    hint=None,
-                )
-                for sample in samples
-                if (right := found.get(sample.id))
-            ]  # fmt: skip
-        samples = [
+        written = [
             replace(sample, correction=found[sample.id].text) if sample.id in found else sample
             for sample in samples
         ]
-        shown = [each for sample in reversed(samples) if (each := correction_of(sample))]
+        shown = [each for sample in reversed(written) if (each := correction_of(sample))]
         self.examples = [*shown, *self.examples]
-        return samples
+        if self.recipe.learns != "sft":
+            return written
+        return [
+            replace(
+                sample, response_ids=right.response_ids, rollout_logprobs=right.logprobs, hint=None
+            )
+            for sample in samples
+            if (right := found.get(sample.id))
+        ]
 
     def wishes(self) -> Wishes:
         """What was said so far: it explains drift."""

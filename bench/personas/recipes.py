@@ -28,7 +28,7 @@ class Recipe:
     words: bool
     corrects: bool  # the person also writes the reply that they wanted
     rate: float | None  # for "trl"
-    steps_back: bool  # a version beyond the drift limit is moved back, as the product does
+    steps_back: bool  # what "train" leads beyond the drift limit is moved back, as in the product
     at_once: bool  # hints that are not learned yet go into the prompt
 
     @property

@@ -134,11 +134,11 @@ def sooner(cells: Cells) -> list[str]:
     """Rated turns until three in a row: ours against the best of upstream's, person by person."""
     rows = []
     for race in races(cells):
-        ratio = f"{'below ' if race.is_bound else ''}{race.ratio:.2f}"
-        shown = "–" if math.isinf(race.ratio) else ratio
-        rows.append([race.person, three(race.ours), three(race.theirs), race.recipe, shown])
+        seeds = str(len(race.ours))
+        both = [three(race.ours), three(race.theirs)]
+        rows.append([race.person, seeds, *both, race.recipe, race.said])
     said = f"Rated turns until three in a row, `{DEFAULT}` against the best of upstream's recipes:"
-    head = ["person", DEFAULT, "upstream", "which", "ratio"]
+    head = ["person", "seeds", DEFAULT, "upstream", "which", "ratio"]
     return [said, "", *grid(head, rows)] if rows else []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import tempfile
@@ -18,7 +19,6 @@ from training.config import TrainConfig
 
 PROGRAM = Path(__file__).parent / "with_trl.py"
 EPOCHS = 3  # Trainer's default
-OUR_STEPS = 8  # that our `kto` makes of eight ratings; with our rate TRL makes as many, all alike
 
 
 def trl_update(
@@ -33,10 +33,11 @@ def trl_update(
     """Train `parent`'s adapter, or a fresh one, on thumbs; returns the optimizer steps.
 
     The adapter is written to `out`. `lr` None is TRL's default: its rate, falling to 0 in three
-    epochs. A rate of ours comes with our schedule: constant, in as many steps as ours. Adam begins
-    anew either way. Raises CalledProcessError with TRL's own words on stderr.
+    epochs. A rate of ours comes with our schedule: as many steps as our KTO makes, as long. Adam
+    begins anew either way. Raises CalledProcessError with TRL's own words on stderr.
     """
     make_trl_venv()
+    epochs, rate = schedule(config, len(samples), lr)
     with tempfile.TemporaryDirectory() as folder:
         if parent is None:
             parent = Path(folder) / "fresh"
@@ -50,8 +51,8 @@ def trl_update(
             "parent": str(parent),
             "out": str(out),
             "loss": config.method,
-            "lr": lr,
-            "epochs": EPOCHS if lr is None else OUR_STEPS,  # all ratings are one batch
+            "lr": rate,
+            "epochs": epochs,  # all ratings are one batch
             "seed": config.seed,
             "rows": [
                 {
@@ -73,3 +74,12 @@ def trl_update(
         )
     steps: int = json.loads(done.stdout.splitlines()[-1])["steps"]
     return steps
+
+
+def schedule(config: TrainConfig, count: int, lr: float | None) -> tuple[int, float | None]:
+    """Steps on `count` thumbs, all in each, and their learning rate: TRL's own, or of our rate as
+    our KTO takes them."""
+    if lr is None:
+        return EPOCHS, None
+    few = math.sqrt(min(1.0, count / config.thumbs_batch))
+    return config.thumbs_epochs, lr * config.thumbs_step * few

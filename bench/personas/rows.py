@@ -99,14 +99,12 @@ class Race:
     person: str
     ours: Cells
     theirs: Cells
-    recipe: (
-        str  # upstream's with the fewest turns; of equals the one that satisfies most in the end
-    )
+    recipe: str  # upstream's with the fewest turns; of equals that of most seeds, then the best
 
     @property
-    def is_bound(self) -> bool:
-        """Whether upstream never had three in a row: then the ratio is at most this."""
-        return math.isinf(turns_to_three(self.theirs))
+    def is_open(self) -> bool:
+        """Whether neither ever had three in a row: then there is nothing to compare."""
+        return not any(cell["three"] for cell in (*self.ours, *self.theirs))
 
     @property
     def is_untaught(self) -> bool:
@@ -117,10 +115,24 @@ class Race:
         )
 
     @property
-    def ratio(self) -> float:
-        """Of ours to theirs, in turns; infinite when ours never had."""
-        turns = horizon(self.theirs) if self.is_bound else turns_to_three(self.theirs)
-        return turns_to_three(self.ours) / turns
+    def least(self) -> float:
+        """Of ours to theirs, in turns: at least this. Who never had three in a row as far as they
+        went may have had them at the very next turn."""
+        return _soonest(self.ours) / turns_to_three(self.theirs)
+
+    @property
+    def most(self) -> float:
+        """At most this; infinite when ours never had."""
+        return turns_to_three(self.ours) / _soonest(self.theirs)
+
+    @property
+    def said(self) -> str:
+        """What is known of the ratio."""
+        if self.least == self.most:
+            return f"{self.most:.2f}"
+        if not math.isinf(self.most):
+            return f"at most {self.most:.2f}"
+        return f"at least {self.least:.2f}" if self.least else "–"
 
 
 def races(cells: Cells, recipe: str = DEFAULT) -> list[Race]:
@@ -133,9 +145,18 @@ def races(cells: Cells, recipe: str = DEFAULT) -> list[Race]:
         theirs = {name: _of_seeds(of(group, recipe=name), ours) for name in names}
         theirs = {name: rows for name, rows in theirs.items() if rows}
         if theirs:
-            best = min(theirs, key=lambda name: (turns_to_three(theirs[name]), -end(theirs[name])))
+            best = min(theirs, key=lambda name: _rank(theirs[name]))
             found.append(Race(person, _of_seeds(ours, theirs[best]), theirs[best], best))
     return found
+
+
+def _rank(group: Cells) -> tuple[float, int, float]:
+    return turns_to_three(group), -len(group), -end(group)
+
+
+def _soonest(group: Cells) -> float:
+    """As `turns_to_three`, had who never had them had them at the turn after their last."""
+    return statistics.median(cell["three"] or cell["turns"] + 1 for cell in group)
 
 
 def _of_seeds(cells: Cells, others: Cells) -> Cells:

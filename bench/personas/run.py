@@ -111,6 +111,7 @@ def main() -> int:
         run_cells(wanted[number::of], args, found)
     cells = done_cells(args.out)
     if args.quick:
+        shutil.rmtree(args.out.parent)
         return quick(cells, time.monotonic() - started)
     write_report(cells, args.report)
     return 0
