@@ -36,8 +36,8 @@ PYTEST = $(BIN)/python -m pytest
 ON_SERVICES = PYTHONPATH=. $(BIN)/python tests/services.py
 .PHONY: test
 test: install  ## Everything that must hold: checks, units, the real servers, the browser
-	@$(BIN)/python tests/prepare.py
-	@$(MAKE) --no-print-directory check
+	@$(BIN)/python tests/prepare.py & prepared=$$!; \
+	$(MAKE) --no-print-directory check; checked=$$?; wait $$prepared && exit $$checked
 ifdef TESTS
 	$(PYTEST) $(TESTS)
 else

@@ -11,7 +11,7 @@ from bench.personas.cell import Cell, three_in_a_row
 from bench.personas.lab import Lab
 from bench.personas.people import PEOPLE, Answer
 from bench.personas.recipes import QUICK
-from bench.personas.run import quick
+from bench.personas.run import QUICK_ASKED, quick
 from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
 from tests.realstack import Stack
@@ -96,5 +96,5 @@ def test_eight_ratings_teach_a_wish(stack: Stack, tmp_path: Path) -> None:
     engine = build_engine(EngineConfig(url=stack.config.vllm, key=key))
     lab = Lab(engine, load_base(stack.config.model_folder, threads=1), tmp_path)
     started = time.monotonic()
-    cell = Cell(lab, QUICK, PEOPLE["short"], seed=0).run(8, with_gate=False)
+    cell = Cell(lab, QUICK, PEOPLE["short"], 0, QUICK_ASKED).run(8, with_gate=False)
     assert quick([cell], time.monotonic() - started) == 0, cell

@@ -175,9 +175,10 @@ RECIPES = {
 # Of combine or opd, each in a thing or two: to find what its parts do.
 VARIATIONS = list(RECIPES)[list(RECIPES).index("combine-at-once") :]
 
-# For the bench's quick form: within the time that the product gives a job.
+# For the bench's quick form: within the time that the product gives a job, nothing moved back.
 QUICK = replace(
     RECIPES[TrainConfig().method],
     name="quick",
     config=TrainConfig(),
+    steps_back=False,
 )

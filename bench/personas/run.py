@@ -44,7 +44,7 @@ from training.base import load_base
 from training.config import TrainConfig
 
 TURNS = 32  # that are rated unless others are asked for
-QUICK_TURNS, QUICK_GAIN = 8, 0.25
+QUICK_TURNS, QUICK_GAIN, QUICK_ASKED = 8, 0.25, 12
 QUICK_NLL = 0.5  # nats per token that its replies may be less fluent than the base's
 IN_NATS = (0.002, 0.01)  # `hint_effect_min` of older rows, per token
 
@@ -102,7 +102,7 @@ def main() -> int:
     args, started = arguments(), time.monotonic()
     if args.quick:
         args.recipes, args.people, args.seeds, args.turns = [DEFAULT], ["short"], [0], QUICK_TURNS
-        args.out = Path(tempfile.mkdtemp()) / "cells.jsonl"
+        args.held_out, args.out = QUICK_ASKED, Path(tempfile.mkdtemp()) / "cells.jsonl"
     found = done_cells(args.out)
     names = {(c["recipe"], c["person"], c["seed"]) for c in found if is_done(c, args)}
     wanted = [key for key in asked_for(args, found) if key not in names]
