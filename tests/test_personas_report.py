@@ -360,6 +360,10 @@ def test_a_version_that_has_lost_the_question_is_named() -> None:
     assert line.endswith("| 1 of 2 that measured it, not emoji 1 | **no** |")
     (line,) = [line for line in aims([older, kept]) if "of the question" in line]
     assert line.endswith("| 1 of 1 that measured it | yes |")
+    told = {"satisfied": 0.5, "nll": 1.0, "passed": [1, 0], "about": [14.0, 2.0, 90.0]}
+    hinted = row_of("hinted", evals={"0": told})  # beside the base's own, not its own
+    (line,) = [line for line in aims([hinted, kept]) if "of the question" in line]
+    assert line.endswith("| 1 of 1 that measured it; of the hinted base's own 0 of 1 | yes |")
 
 
 def test_an_aim_of_thumbs_alone_asks_for_a_base_between() -> None:

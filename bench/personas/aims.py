@@ -22,7 +22,7 @@ from bench.personas.rows import (
     middle,
     of,
     people_of,
-    question_nats,
+    question_shares,
     races,
     values,
     well_served,
@@ -133,11 +133,7 @@ def _accepted(cells: Cells) -> list[str]:
 
 def _of_question(cells: Cells) -> list[str]:
     """The gate asks this of neutral prompts; here it is asked of the person's own kind."""
-    shares = [
-        (cell["person"], nats[1] / nats[0])
-        for cell in of(cells, recipe=DEFAULT)
-        if (nats := question_nats(cell)) is not None and cell["updates"]
-    ]
+    shares = question_shares(cells, DEFAULT)
     if not shares:
         return []
     lost = [person for person, share in shares if share < OF_QUESTION]
@@ -147,7 +143,9 @@ def _of_question(cells: Cells) -> list[str]:
     )
     said = ", ".join(f"{person} {lost.count(person)}" for person in dict.fromkeys(lost))
     count = f"{len(shares) - len(lost)} of {len(shares)} that measured it"
-    return [words, f"{count}{f', not {said}' if said else ''}", _met(not lost)]
+    hinted = [share >= OF_QUESTION for _, share in question_shares(cells, "hinted")]
+    beside = f"; of the hinted base's own {sum(hinted)} of {len(hinted)}" if hinted else ""
+    return [words, f"{count}{f', not {said}' if said else ''}{beside}", _met(not lost)]
 
 
 def _sooner(cells: Cells) -> list[str]:

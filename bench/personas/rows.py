@@ -47,6 +47,24 @@ def middle(numbers: Sequence[float]) -> float | None:
     return statistics.median(numbers) if numbers else None
 
 
+def question_shares(cells: Cells, recipe: str) -> list[tuple[str, float]]:
+    """Of each row, its person, and how much of their question is in the median held-out reply at
+    the end, the base's own having 1. Older rows did not measure it; nor is there anything to
+    measure where nothing was learned."""
+    bases = {
+        (cell["person"], cell["seed"]): statistics.median(cell["evals"]["0"]["about"])
+        for cell in cells
+        if cell["recipe"] != "hinted" and "about" in cell["evals"]["0"]
+    }
+    return [
+        (cell["person"], statistics.median(about) / base)
+        for cell in of(cells, recipe=recipe)
+        if cell["updates"] or recipe == "hinted"
+        if (about := cell["evals"][last(cell)].get("about"))
+        if (base := bases.get((cell["person"], cell["seed"])))
+    ]
+
+
 def question_nats(cell: dict[str, Any]) -> tuple[float, float] | None:
     """How much likelier the median held-out reply is after its own question than after another, at
     first and at the end; None of older rows, which did not measure it."""
