@@ -18,7 +18,7 @@ from bench.personas.rows import (
     Race,
     base_share,
     grid,
-    last,
+    lasts,
     middle,
     of,
     people_of,
@@ -205,7 +205,7 @@ def _thumbs(cells: Cells) -> list[list[str]]:
         )
         p = min(1.0, len(groups) * chance(differences))  # the best of so many (Bonferroni)
         gain = statistics.fmean(differences)
-        turns = "/".join(sorted({last(cell) for cell in groups[name]}, key=int))
+        turns = lasts(groups[name])
         asked = f"{len(differences)} questions, {len(groups[name])} seeds{_refused(groups[name])}"
         shown = f"`{name}` {gain:+.3f} after {turns}, p {p:.4f}, {asked}"
         is_met = p < LIKELY and len(groups[name]) >= ENOUGH

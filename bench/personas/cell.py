@@ -187,10 +187,9 @@ class Cell:
             steps = len(sft_update(self.lab.base, samples, config, parent=parent, out=folder))
         elif self.recipe.learns == "trl":
             rate = self.recipe.rate
-            known = (
-                samples if rate is None else [*self.reminders(samples), *samples]
-            )  # as ours does
-            steps = trl_update(self.lab.base, known, config, lr=rate, parent=parent, out=folder)
+            if rate is not None:
+                samples = [*self.reminders(samples), *samples]  # as ours has them
+            steps = trl_update(self.lab.base, samples, config, lr=rate, parent=parent, out=folder)
         else:
             return self.train(samples, config, folder)
         return {"steps": steps, "stopped": "steps", "dropped": []}

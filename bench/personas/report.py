@@ -21,6 +21,7 @@ from bench.personas.rows import (
     grid,
     horizon,
     last,
+    lasts,
     longest,
     middle,
     of,
@@ -153,7 +154,7 @@ def leaks(cells: Cells) -> list[str]:
             for kind in ("recipes", "rest")
             for ends in ([c["evals"]["0"] for c in ran], [c["evals"][last(c)] for c in ran])
         ]
-        rows.append([recipe, str(len(ran)), "/".join(sorted({last(c) for c in ran})), *shares])
+        rows.append([recipe, str(len(ran)), lasts(ran), *shares])
     head = ["recipe", "seeds", "turns", "recipes at 0", "recipes then", "rest at 0", "rest then"]
     said = "Does a wish about recipes leak? Satisfied among the recipes, and among the rest:"
     return [said, "", *grid(head, rows)] if rows else []

@@ -47,31 +47,43 @@ def middle(numbers: Sequence[float]) -> float | None:
     return statistics.median(numbers) if numbers else None
 
 
-def question_shares(cells: Cells, recipe: str) -> list[tuple[str, float]]:
-    """Of each row, its person, and how much of their question is in the median held-out reply at
-    the end, the base's own having 1. Older rows did not measure it; nor is there anything to
-    measure where nothing was learned."""
-    bases = {
-        (cell["person"], cell["seed"]): statistics.median(cell["evals"]["0"]["about"])
-        for cell in cells
-        if cell["recipe"] != "hinted" and "about" in cell["evals"]["0"]
-    }
-    return [
-        (cell["person"], statistics.median(about) / base)
-        for cell in of(cells, recipe=recipe)
-        if cell["updates"] or recipe == "hinted"
-        if (about := cell["evals"][last(cell)].get("about"))
-        if (base := bases.get((cell["person"], cell["seed"])))
-    ]
+def lasts(group: Cells) -> str:
+    """After how many turns its rows ended: each number once."""
+    return "/".join(sorted({last(cell) for cell in group}, key=int))
 
 
-def question_nats(cell: dict[str, Any]) -> tuple[float, float] | None:
-    """How much likelier the median held-out reply is after its own question than after another, at
-    first and at the end; None of older rows, which did not measure it."""
-    first, end = cell["evals"]["0"], cell["evals"][last(cell)]
+def question_nats(
+    cell: dict[str, Any], base: dict[str, Any] | None = None
+) -> tuple[float, float] | None:
+    """How much likelier the median held-out reply is after its own question than after another, of
+    the base's and of the cell's at the end; None of older rows, which did not measure it. `base`: a
+    row that began with the base's, where this one did not."""
+    first, end = (base or cell)["evals"]["0"], cell["evals"][last(cell)]
     if "about" not in first or "about" not in end:
         return None
     return statistics.median(first["about"]), statistics.median(end["about"])
+
+
+def question_shares(cells: Cells, recipe: str) -> list[tuple[str, float]]:
+    """Of each row that learned, or of the hinted base's, its person, and how much of their question
+    is in the median held-out reply at the end, the base's own having 1."""
+    found = []
+    for cell in of(cells, recipe=recipe):
+        base: dict[str, Any] | None = cell
+        if recipe == "hinted":
+            base = _began_as_base(cells, cell)
+        elif not cell["updates"]:
+            continue
+        if base and (nats := question_nats(cell, base)):
+            found.append((cell["person"], nats[1] / nats[0]))
+    return found
+
+
+def _began_as_base(cells: Cells, cell: dict[str, Any]) -> dict[str, Any] | None:
+    """A row of the same person and seed that measured the base's replies, if there is one."""
+    group = of(cells, person=cell["person"], seed=cell["seed"])
+    rows = (row for row in group if row["recipe"] != "hinted" and "about" in row["evals"]["0"])
+    return next(rows, None)
 
 
 def hinted_share(cells: Cells, person: str) -> float | None:

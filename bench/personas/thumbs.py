@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from bench.personas.people import PEOPLE
 from bench.personas.questions import questions_for
 from bench.personas.recipes import RECIPES
-from bench.personas.rows import SHARE, Cells, grid, last, of, people_of, values
+from bench.personas.rows import SHARE, Cells, grid, last, lasts, of, people_of, values
 
 DRAWS = 10_000  # of the bootstrap
 
@@ -41,7 +41,7 @@ def of_thumbs_alone(cells: Cells) -> dict[str, Cells]:
 def _line(person: str, recipe: str, group: Cells) -> list[str]:
     differences = gains(group)
     gain, p = statistics.fmean(differences), chance(differences)
-    turns = "/".join(sorted({last(cell) for cell in group}, key=int))
+    turns = lasts(group)
     base = statistics.median(values(group, 0, SHARE))
     shown = [f"{base:.2f}", f"{gain:+.3f}", f"{p:.4f}"]
     return [person, recipe, str(len(group)), turns, str(len(differences)), *shown]
