@@ -144,6 +144,16 @@ def in_steps(items: Sequence[Item], *, batch_size: int) -> list[list[Item]]:
     return [list(items[i : i + batch_size]) for i in range(0, len(items), batch_size)]
 
 
+def in_steps_beside(
+    items: Sequence[Item], earlier: Sequence[Item], batch_size: int
+) -> list[list[Item]]:
+    """A job's steps, the last filled up with the newest of what was rated earlier (oldest first):
+    no step is without any of the job's own."""
+    *full, last = in_steps(items, batch_size=batch_size)
+    room = batch_size - len(last)
+    return [*full, [*earlier[max(0, len(earlier) - room) :], *last]]
+
+
 def reanswer_sets(items: Sequence[Item], config: TrainConfig) -> int:
     """ceil((max_steps - 1) d / n): how many sets of re-answers n rated replies ask for of which d
     were not liked as they were.

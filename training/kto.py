@@ -80,10 +80,9 @@ def of_thumbs_alone(
 ) -> TrainConfig:
     """What a job trains with. One whose method distils, without any hint, now or from earlier, and
     with both kinds of thumbs, trains by `thumbs`. Of one kind KTO has nothing to hold it against,
-    and goes wherever that leads: only thumbs that can train count, so that there are two. KTO's
-    steps are cut as `config` says for thumbs alone."""
-    is_hinted = any(sample.is_hinted for sample in (*samples, *replay))
-    if config.distils and config.thumbs != "binary" and not is_hinted:
+    and goes wherever that leads. Only hints and thumbs that can train count. KTO's steps are cut as
+    `config` says for thumbs alone."""
+    if config.distils and config.thumbs != "binary" and not _teaches(base, config, samples, replay):
         thumbs = replace(config, method=config.thumbs)
         own, _ = prepare(base, samples, thumbs, baseline=Baseline())
         if len({_is_liked(item) for item in (*own, *earlier_thumbs(base, replay, thumbs))}) == 2:
@@ -96,6 +95,15 @@ def of_thumbs_alone(
         reward_epochs=config.thumbs_epochs,
         reward_step=config.thumbs_step,
     )
+
+
+def _teaches(
+    base: Base, config: TrainConfig, samples: Sequence[Sample], replay: Sequence[Sample]
+) -> bool:
+    """Whether anything can be distilled: earlier hints however old their replies are by now."""
+    known = [*samples, *(replace(sample, version_age=0) for sample in replay)]
+    said = [sample for sample in known if sample.is_hinted]
+    return any(item.is_hinted for item in prepare(base, said, config, baseline=Baseline())[0])
 
 
 def earlier_thumbs(base: Base, replay: Sequence[Sample], config: TrainConfig) -> list[Item]:

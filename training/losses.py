@@ -108,16 +108,15 @@ def topk_distillation_loss(
     k: int,
     support: str,
     clip: float,
-    clip_low: float,
-    clip_high: float,
     tokens: int | Tensor,
 ) -> Tensor:
-    """L = 1/n sum_t sum_{v in S_t} max(-A_v rho_v, -A_v clip(rho_v, 1 - e_low, 1 + e_high)).
+    """L = -1/n sum_t sum_{v in S_t} A_v rho_v.
 
     A_v = w_v clip(log q(v) - log pi(v), -C, C) with w = softmax over S of log pi, both without
     gradient; rho_v = pi(v) / pi_prox(v), not renormalised on S. S: the k words that the policy
     ("student") or the teacher finds most likely. OpenClaw-RL's second generation, 2603.10165 v2.
-    The policy before the step is the proximal one: rho = 1 in value, and its gradient counts.
+    The policy before the step is the proximal one: rho = 1 in value, and its gradient counts; the
+    clip of rho that is beside it there never acts, and is left out.
     """
     policy_NV = torch.log_softmax(_masked_rows(policy_logits_NV, mask_N).float(), dim=-1)
     teacher_NV = _masked_rows(teacher_logits_NV.detach(), mask_N)
@@ -128,9 +127,7 @@ def topk_distillation_loss(
     proximal_NK = policy_NK.detach()
     weight_NK = torch.softmax(proximal_NK, dim=-1)
     advantages_NK = weight_NK * (teacher_NK - proximal_NK).clamp(-clip, clip)
-    ratio_NK = (policy_NK - proximal_NK).exp()
-    clipped_NK = ratio_NK.clamp(1 - clip_low, 1 + clip_high)
-    loss_NK = torch.maximum(-advantages_NK * ratio_NK, -advantages_NK * clipped_NK)
+    loss_NK = -advantages_NK * (policy_NK - proximal_NK).exp()
     return masked_sum(loss_NK.sum(dim=-1) / tokens, mask_N)
 
 

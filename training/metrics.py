@@ -67,8 +67,14 @@ def _share(value: float, of: int) -> float | None:
     return value / of if of else None
 
 
+def begin_memory(device: str) -> None:
+    """A GPU's peak is counted from here on: a job's is its own."""
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def _memory_mib(device: str) -> float:
-    """The most that the GPU has held, else what the process holds now."""
+    """The most that the GPU has held in this job, else what the process holds now."""
     if device.startswith("cuda"):
         return torch.cuda.max_memory_allocated(device) / MIB
     return float(psutil.Process().memory_info().rss) / MIB

@@ -1,8 +1,10 @@
-"""Adam's state beside a version: saved with it, restored for its child. No pickle."""
+"""Adam: how long its steps are, and its state beside a version, for its child. No pickle."""
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -12,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from training.adapters import adapter_tensors
+from training.batching import Item
 from training.config import TrainConfig
 from training.errors import OptimizerInvalid
 
@@ -26,6 +29,32 @@ def make_optimizer(model: PeftModel, config: TrainConfig) -> torch.optim.AdamW:
         betas=(config.beta1, config.beta2),
         weight_decay=config.weight_decay,
     )
+
+
+def step_share(
+    kl: float | None, *, effect: float | None, config: TrainConfig, items: Sequence[Item]
+) -> float:
+    """min(1, KL / (c E)) sqrt(min(1, n / N)): how much of the learning rate a step uses.
+
+    Adam normalises the gradient, so near the target its steps would be as long as far from it,
+    and mostly noise: the version would walk about and drift. So a step shrinks once less than a
+    share c of the hints' whole effect E = KL(base || teacher) is left, and with the square root of
+    the replies it rests on (the scaling rule of Adam, arXiv 2205.10287). Without hints there is
+    no KL to go by: `reward_step` min(1, mean |A|) stands in for the first factor, so that thumbs
+    that were expected move little.
+    """
+    few = math.sqrt(min(1.0, len(items) / config.batch_size))
+    if kl is not None and config.kl_full_share == 0:
+        return few
+    if kl is None or effect is None:
+        return config.reward_step * _surprise(items, config) * few
+    return min(1.0, kl / (config.kl_full_share * effect)) * few
+
+
+def _surprise(items: Sequence[Item], config: TrainConfig) -> float:
+    """min(1, mean |A|); 1 for KTO, whose every reply counts, however expected its thumb."""
+    sizes = [abs(item.advantage) for item in items if item.advantage is not None]
+    return 1.0 if config.is_kto or not sizes else min(1.0, sum(sizes) / len(sizes))
 
 
 def save_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:

@@ -144,8 +144,8 @@ def _correction(base: Base, sample: Sample, prompt: int, config: TrainConfig) ->
 
 
 def _noted(base: Base, sample: Sample, config: TrainConfig) -> tuple[int, ...]:
-    """The prompt under a mere note, to compare with; none where words are learned anyway."""
-    if sample.correction and config.correction_weight:
+    """The prompt under a mere note, to compare with; none where the user wrote what they wanted."""
+    if sample.correction:
         return ()
     return _teacher_prompt(base, sample, NOTE, config)
 

@@ -183,8 +183,6 @@ def _distilled(
             k=config.topk,
             support=config.topk_support,
             clip=config.topk_clip,
-            clip_low=config.clip_low,
-            clip_high=config.clip_high,
             tokens=counts.distilled * part.share_of_N,
         )
     return distillation_loss(

@@ -21,7 +21,7 @@ from training.batching import (
     Item,
     Pair,
     chosen_for_reanswer,
-    in_steps,
+    in_steps_beside,
     micro_batches,
     reanswer_sets,
 )
@@ -32,8 +32,8 @@ from training.errors import Diverged, NoSignal, OptimizerInvalid
 from training.forward import response_logprobs
 from training.kto import earlier_thumbs, kto_backward, of_thumbs_alone, weights_of
 from training.liked import Liked
-from training.metrics import step_metrics
-from training.optimizer import load_optimizer, make_optimizer
+from training.metrics import begin_memory, step_metrics
+from training.optimizer import load_optimizer, make_optimizer, step_share
 from training.prepare import HINT_NO_EFFECT, prepare, said_again, under_collected
 from training.sampling import sample_replies
 from training.step import StepSums, counts_of, group_backward
@@ -61,16 +61,16 @@ def train(
 
     The rated replies train once, in ceil(n / batch_size) steps; thumbs alone as often as `config`
     says. Then up to max_steps - 1 times, fewer the more of them were liked, the current adapter
-    answers the hinted prompts anew, without the hint, and is distilled under it. `replay` samples
-    are older ones, oldest first: the hinted take part in re-answers only, and keep a job of thumbs
-    alone going until nothing is disliked; the liked may be shown to the teacher; KTO's steps rest
-    on their thumbs, too. `check` is called at each micro-batch and sampled token; what it raises
-    ends the run. `enough`, asked after each step, ends it in order. Raises NoSignal when no sample
-    can train, Diverged at a bad gradient.
+    answers the hinted prompts anew, without the hint, and is distilled under it. `replay`: older
+    samples, oldest first; the hinted take part in re-answers only, and keep a job of thumbs alone
+    going until nothing is disliked, the liked may be shown to the teacher, KTO's steps rest on
+    their thumbs, too. `check` is called at each micro-batch and sampled token; what it raises ends
+    the run; `enough`, asked after each step, ends it in order. Raises NoSignal when no sample can
+    train, Diverged at a bad gradient.
     """
     run = _Run(base=base, model=model, config=config, on_step=on_step, check=check, clock=clock)
     run.started, run.enough = clock(), enough
-    known = _with_examples(base, model, replay, samples, config)  # newest last
+    known = _with_examples(base, model, replay, samples, config)
     replay, samples = known[: len(replay)], known[len(replay) :]
     again = said_again(samples, replay)
     items, dropped = _prepared(run, samples, replay, baseline, again)
@@ -82,15 +82,15 @@ def train(
     hinted = [item for item in items if item.is_hinted]
     run.sets = reanswer_sets(items, config)
     replayed = _replayed(run, replay, again, is_alone=not hinted) if run.sets else []
-    learns = bool(hinted or replayed)
+    learns, epochs = (True, 1) if hinted or replayed else (False, config.reward_epochs)
     run.liked = Liked(base, model, items if learns else (), config, check)
-    rated = [*earlier_thumbs(base, replay, config), *items]
-    batches, run.kto_weights = in_steps(rated, batch_size=config.batch_size), weights_of(rated)
-    epochs = 1 if learns else config.reward_epochs
+    batches = in_steps_beside(items, earlier_thumbs(base, replay, config), config.batch_size)
+    run.kto_weights = weights_of([item for batch in batches for item in batch])
     run.steps = epochs * len(batches) + learns * run.sets * config.reanswer_steps
     reached, stopped = _rate(run, batches, epochs)
     trained = tuple(item.sample_id for item in items if item.sample_id in reached)
-    stopped = _reanswer(run, hinted, replayed, known) if learns else stopped
+    if learns and stopped != "asked":
+        stopped = _reanswer(run, hinted, replayed, known)
     rewards = [s.reward for s in samples if s.reward is not None and s.id in trained]
     return TrainResult(
         steps=run.step,
@@ -112,7 +112,7 @@ def _with_examples(
     samples: Sequence[Sample],
     config: TrainConfig,
 ) -> list[Sample]:
-    """All of them, demonstrations beside; a reply of the job that cannot train is none either."""
+    """All of them, newest last, demonstrations beside; a reply of the job that cannot train is none either."""
     known = [*replay, *samples]
     if not config.demonstrations:
         return known
@@ -164,6 +164,7 @@ class _Run:
     liked: Liked = field(init=False)
 
     def __post_init__(self) -> None:
+        begin_memory(self.base.device)
         self.optimizer = make_optimizer(self.model, self.config)
         self.teacher = Teacher(self.base, self.model, self.config)
 
@@ -299,6 +300,8 @@ def _reanswer(
             )
             for item, reply in zip(asked, replies, strict=True)
         ]
+        if config.reanswer_steps > 1:
+            batch = [_with_proximal(run, item) for item in batch]
         run.reanswers.update(item.sample_id for item in batch)
         run.teacher.forget()
         for _ in range(config.reanswer_steps):
@@ -366,29 +369,3 @@ def _backward(run: _Run, items: Sequence[Item]) -> StepSums:
             run.base, run.model, group, teacher_NH, config=run.config, counts=counts
         )
     return sums
-
-
-def step_share(
-    kl: float | None, *, effect: float | None, config: TrainConfig, items: Sequence[Item]
-) -> float:
-    """min(1, KL / (c E)) sqrt(min(1, n / N)): how much of the learning rate a step uses.
-
-    Adam normalises the gradient, so near the target its steps would be as long as far from it,
-    and mostly noise: the version would walk about and drift. So a step shrinks once less than a
-    share c of the hints' whole effect E = KL(base || teacher) is left, and with the square root of
-    the replies it rests on (the scaling rule of Adam, arXiv 2205.10287). Without hints there is
-    no KL to go by: `reward_step` min(1, mean |A|) stands in for the first factor, so that thumbs
-    that were expected move little.
-    """
-    few = math.sqrt(min(1.0, len(items) / config.batch_size))
-    if kl is not None and config.kl_full_share == 0:
-        return few
-    if kl is None or effect is None:
-        return config.reward_step * _surprise(items, config) * few
-    return min(1.0, kl / (config.kl_full_share * effect)) * few
-
-
-def _surprise(items: Sequence[Item], config: TrainConfig) -> float:
-    """min(1, mean |A|); 1 for KTO, whose every reply counts, however expected its thumb."""
-    sizes = [abs(item.advantage) for item in items if item.advantage is not None]
-    return 1.0 if config.is_kto or not sizes else min(1.0, sum(sizes) / len(sizes))

@@ -7,6 +7,7 @@ import pytest
 from training.batching import (
     Item,
     in_steps,
+    in_steps_beside,
     micro_batches,
     pad_batch,
     padded_size,
@@ -86,6 +87,19 @@ def test_the_teachers_longer_prompt_counts() -> None:
 def test_one_long_item_is_a_group_of_its_own() -> None:
     groups = micro_batches([item(1, 500, 100), item(2, 5, 5)], max_tokens=512)
     assert [[i.sample_id for i in g] for g in groups] == [[2], [1]]
+
+
+def test_no_step_is_of_earlier_replies_alone() -> None:
+    def cut(own: int, earlier: int) -> list[list[int]]:
+        known = [item(number, 1, 1) for number in range(100, 100 + earlier)]
+        items = [item(number, 1, 1) for number in range(own)]
+        steps = in_steps_beside(items, known, 4)
+        return [[each.sample_id for each in step] for step in steps]
+
+    assert cut(3, 0) == [[0, 1, 2]]
+    assert cut(3, 10) == [[109, 0, 1, 2]]
+    assert cut(4, 10) == [[0, 1, 2, 3]]
+    assert cut(6, 1) == [[0, 1, 2, 3], [100, 4, 5]]
 
 
 def test_steps_keep_the_order_and_lose_nothing() -> None:

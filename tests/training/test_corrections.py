@@ -129,6 +129,17 @@ def test_words_are_learned_where_the_prompt_moves_nothing(
     assert result.dropped == {2: HINT_NO_EFFECT}
 
 
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_what_the_user_wrote_instead_is_not_weighed_against_a_note(
+    base: Base, config: TrainConfig, weight: float
+) -> None:
+    given = [corrected(base, 1, WANTED), replace(corrected(base, 2, WANTED), hint=None)]
+    items = items_of(
+        base, [*given, make_sample(base, 3)], replace(config, correction_weight=weight)
+    )
+    assert [bool(item.noted_prompt_ids) for item in items] == [False, False, True]
+
+
 @pytest.mark.parametrize(("correction", "stopped"), [(WANTED, "steps"), (None, "learned")])
 def test_words_are_learned_on_where_the_hint_is_learned(
     base: Base, model: PeftModel, config: TrainConfig, correction: str | None, stopped: str

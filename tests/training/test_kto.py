@@ -234,6 +234,18 @@ def test_thumbs_that_cannot_train_are_none(base: Base, config: TrainConfig) -> N
     assert of_thumbs_alone(base, config, [up, gone], ()) == config
 
 
+def test_hints_that_cannot_train_are_none(base: Base, config: TrainConfig) -> None:
+    both, (said,) = thumbs(base, 1.0, -1.0), thumbs(base, -1.0, hint="Be brief.")
+    gone = replace(said, id=3, template_hash="another")
+    long = replace(said, id=3, prompt_ids=[1] * config.max_tokens)
+    old = replace(said, id=3, version_age=config.max_version_age + 1)
+    for hinted in (gone, long, old):
+        assert of_thumbs_alone(base, config, [*both, hinted], ()).is_kto
+    for hinted in (gone, long):
+        assert of_thumbs_alone(base, config, both, [hinted]).is_kto
+    assert of_thumbs_alone(base, config, both, [old]) == config  # is answered anew, however old
+
+
 def test_thumbs_whose_only_hint_moves_nothing_train_as_thumbs_alone(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:

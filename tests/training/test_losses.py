@@ -237,11 +237,8 @@ def test_nan_in_padding_stays_out_of_the_anchor_and_its_gradient() -> None:
     assert float(policy.grad[1]) == 0.0
 
 
-TOPK = {"clip_low": 0.2, "clip_high": 0.28, "tokens": 1}
-
-
 def topk(policy: Tensor, teacher: Tensor, **more: object) -> Tensor:
-    settings = {"k": 2, "support": "student", "clip": 1.0, **TOPK, **more}
+    settings = {"k": 2, "support": "student", "clip": 1.0, "tokens": 1, **more}
     mask = torch.tensor([True])
     return topk_distillation_loss(policy[None], teacher[None], mask, **settings)  # type: ignore[arg-type]
 
@@ -276,7 +273,7 @@ def test_topks_gradient_is_the_weighted_advantage_of_each_word() -> None:
 def test_nan_in_padding_stays_out_of_topk_and_its_gradient() -> None:
     rows = torch.stack([logs(0.6, 0.3, 0.1), torch.tensor([nan, inf, nan])]).requires_grad_()
     teacher = torch.stack([logs(0.3, 0.6, 0.1), torch.tensor([nan, nan, nan])])
-    settings = {"k": 2, "support": "student", "clip": 1.0, **TOPK}
+    settings = {"k": 2, "support": "student", "clip": 1.0, "tokens": 1}
     mask = torch.tensor([True, False])
     topk_distillation_loss(rows, teacher, mask, **settings).backward()  # type: ignore
     assert rows.grad is not None

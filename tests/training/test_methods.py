@@ -17,7 +17,7 @@ from training.adapters import adapter_tensors, snapshot, wearing
 from training.advantages import distillation_advantages
 from training.base import Base
 from training.batching import Item
-from training.config import METHODS, TrainConfig
+from training.config import ESTIMATORS, METHODS, TrainConfig
 from training.errors import NoSignal
 from training.forward import boosted, response_hidden, response_logprobs
 from training.logprobs import reverse_kl, token_logprobs
@@ -65,13 +65,28 @@ def test_token_advantages_are_minus_the_reverse_kls_gradient_on_average() -> Non
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_hints_alone_change_the_adapter(
+    base: Base, model: PeftModel, config: TrainConfig, estimator: str
+) -> None:
+    before = snapshot(model)
+    given = samples(base, 4, reward=None)
+    result, steps = job(base, model, given, with_method(config, "opd", estimator=estimator))
+    assert result.trained == (1, 2, 3, 4)
+    assert {step.reward for step in steps} == {None}
+    assert all(
+        not torch.equal(tensor, before[name])
+        for name, tensor in snapshot(model).items()
+        if "lora_B" in name
+    )
+
+
 def test_topk_over_the_whole_vocabulary_is_the_reverse_kl() -> None:
     torch.manual_seed(0)
     rows, teacher = torch.randn(3, 7, requires_grad=True), torch.randn(3, 7)
     mask = torch.tensor([True, True, False])
     whole = distillation_loss(rows, teacher, mask, forward_share=0.0, tokens=2)
-    limits = {"clip": 100.0, "clip_low": 0.2, "clip_high": 0.28}
-    topk = topk_distillation_loss(rows, teacher, mask, k=7, support="student", tokens=2, **limits)
+    topk = topk_distillation_loss(rows, teacher, mask, k=7, support="student", clip=100.0, tokens=2)
     torch.testing.assert_close(topk, whole, rtol=1e-5, atol=1e-7)
     one, other = (torch.autograd.grad(loss, rows)[0] for loss in (topk, whole))
     torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)

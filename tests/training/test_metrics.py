@@ -113,6 +113,15 @@ def test_a_run_that_is_asked_to_end_stops_after_its_step(
     assert result.reanswers == {}
 
 
+def test_a_run_without_reanswers_says_that_it_was_asked_to_end(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    settings = dataclasses.replace(config, max_steps=1)
+    for enough, stopped in ((True, "asked"), (False, "steps")):
+        result, _ = job(base, model, samples(base, 2), settings, enough=lambda ends=enough: ends)
+        assert result.stopped == stopped
+
+
 def test_a_run_may_be_asked_among_its_reanswers(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:

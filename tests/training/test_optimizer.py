@@ -1,8 +1,9 @@
-"""Adam's state goes from a version to its child, and from nowhere else."""
+"""How long Adam's steps are; its state goes from a version to its child, from nowhere else."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,63 @@ from peft import PeftModel
 from tests.training.conftest import job, make_sample, samples
 from training.adapters import adapter_tensors, attach, detach
 from training.base import Base
+from training.batching import Item
 from training.config import TrainConfig
 from training.errors import OptimizerInvalid
-from training.optimizer import load_optimizer, make_optimizer, save_optimizer
+from training.optimizer import load_optimizer, make_optimizer, save_optimizer, step_share
+
+
+@pytest.mark.parametrize(
+    ("kl", "replies", "share"),
+    [
+        (0.3, 8, 1.0),  # above half of the effect, 0.1
+        (0.1, 8, 1.0),
+        (0.025, 8, 0.25),  # 0.025 / (0.5 * 0.2)
+        (0.3, 2, 0.5),  # sqrt(2 / 8)
+        (0.025, 2, 0.125),
+        (None, 8, 0.4),  # no hints and no advantages: reward_step
+        (None, 2, 0.2),
+        (0.3, 19, 1.0),
+    ],
+)
+def test_steps_shrink_with_what_is_left_to_learn_and_with_few_replies(
+    kl: float | None, replies: int, share: float
+) -> None:
+    config = TrainConfig(kl_full_share=0.5, batch_size=8, reward_step=0.4)
+    found = step_share(kl, effect=0.2, config=config, items=[item_with(None)] * replies)
+    assert found == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("advantages", "share"),
+    [
+        ([1.0, -1.0], 0.2),  # 0.4 * sqrt(2 / 8)
+        ([0.25, 0.25], 0.05),
+        ([0.5, -1.0, None, None], 0.4 * 0.75 * math.sqrt(0.5)),
+        ([-2.0, -2.0], 0.2),  # never more than a whole reward_step
+    ],
+)
+def test_thumbs_that_were_expected_move_little(
+    advantages: list[float | None], share: float
+) -> None:
+    config = TrainConfig(batch_size=8, reward_step=0.4)
+    items = [item_with(advantage) for advantage in advantages]
+    assert step_share(None, effect=None, config=config, items=items) == pytest.approx(share)
+    kto = dataclasses.replace(config, method="kto")
+    whole = 0.4 * math.sqrt(len(items) / 8)
+    assert step_share(None, effect=None, config=kto, items=items) == pytest.approx(whole)
+
+
+def item_with(advantage: float | None) -> Item:
+    return Item(
+        sample_id=1, prompt_ids=(1,), response_ids=(2,), teacher_prompt_ids=(1,), is_hinted=False,
+        rollout_logprobs=None, temperature=1.0, advantage=advantage, reward=None,
+    )  # fmt: skip
+
+
+def test_a_hint_of_small_effect_still_takes_whole_steps() -> None:
+    items = [item_with(None)] * 8
+    assert step_share(0.01, effect=0.01, config=TrainConfig(), items=items) == 1.0
 
 
 def test_adams_state_survives_saving(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from training.config import COMBINES, ESTIMATORS, TrainConfig
 from training.errors import Diverged, NoSignal
 from training.forward import boosted, kl_between, logits, response_hidden, response_logprobs
 from training.step import counts_of, group_backward
-from training.trainer import step_share
 
 
 def weights(model: PeftModel) -> list[Tensor]:
@@ -101,6 +99,23 @@ def test_one_set_of_reanswers_may_train_more_than_once(
     kl = [s.kl for s in steps if s.kl is not None]
     assert kl[2] < kl[1]
     assert kl[4] < kl[3]
+
+
+def test_a_second_step_on_reanswers_is_clipped_around_the_policy_that_gave_them(
+    base: Base, model: PeftModel, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[bool, set[bool]]] = []
+
+    def backward(base: Base, model: PeftModel, group: Sequence[Item], *args: Any, **more: Any):  # type: ignore[no-untyped-def]
+        seen.append((group[0].is_fresh, {item.proximal_logprobs is not None for item in group}))
+        return group_backward(base, model, group, *args, **more)
+
+    monkeypatch.setattr("training.trainer.group_backward", backward)
+    job(base, model, samples(base, 2), dataclasses.replace(config, max_steps=2, reanswer_steps=2))
+    assert seen == [(False, {False}), (True, {True}), (True, {True})]
+    seen.clear()
+    job(base, model, samples(base, 2), dataclasses.replace(config, max_steps=2))
+    assert seen == [(False, {False}), (True, {False})]
 
 
 def test_nineteen_samples_make_three_rated_steps(
@@ -234,59 +249,6 @@ def test_no_step_is_begun_that_would_end_too_late(
     now = iter(range(0, 10_000, 20))  # each look at the clock takes 20 s
     result, _ = job(base, model, samples(base), config, clock=lambda: float(next(now)))
     assert (result.stopped, result.steps) == ("time", 2)
-
-
-@pytest.mark.parametrize(
-    ("kl", "replies", "share"),
-    [
-        (0.3, 8, 1.0),  # above half of the effect, 0.1
-        (0.1, 8, 1.0),
-        (0.025, 8, 0.25),  # 0.025 / (0.5 * 0.2)
-        (0.3, 2, 0.5),  # sqrt(2 / 8)
-        (0.025, 2, 0.125),
-        (None, 8, 0.4),  # no hints and no advantages: reward_step
-        (None, 2, 0.2),
-        (0.3, 19, 1.0),
-    ],
-)
-def test_steps_shrink_with_what_is_left_to_learn_and_with_few_replies(
-    kl: float | None, replies: int, share: float
-) -> None:
-    config = TrainConfig(kl_full_share=0.5, batch_size=8, reward_step=0.4)
-    found = step_share(kl, effect=0.2, config=config, items=[item_with(None)] * replies)
-    assert found == pytest.approx(share)
-
-
-@pytest.mark.parametrize(
-    ("advantages", "share"),
-    [
-        ([1.0, -1.0], 0.2),  # 0.4 * sqrt(2 / 8)
-        ([0.25, 0.25], 0.05),
-        ([0.5, -1.0, None, None], 0.4 * 0.75 * math.sqrt(0.5)),
-        ([-2.0, -2.0], 0.2),  # never more than a whole reward_step
-    ],
-)
-def test_thumbs_that_were_expected_move_little(
-    advantages: list[float | None], share: float
-) -> None:
-    config = TrainConfig(batch_size=8, reward_step=0.4)
-    items = [item_with(advantage) for advantage in advantages]
-    assert step_share(None, effect=None, config=config, items=items) == pytest.approx(share)
-    kto = dataclasses.replace(config, method="kto")
-    whole = 0.4 * math.sqrt(len(items) / 8)
-    assert step_share(None, effect=None, config=kto, items=items) == pytest.approx(whole)
-
-
-def item_with(advantage: float | None) -> Item:
-    return Item(
-        sample_id=1, prompt_ids=(1,), response_ids=(2,), teacher_prompt_ids=(1,), is_hinted=False,
-        rollout_logprobs=None, temperature=1.0, advantage=advantage, reward=None,
-    )  # fmt: skip
-
-
-def test_a_hint_of_small_effect_still_takes_whole_steps() -> None:
-    items = [item_with(None)] * 8
-    assert step_share(0.01, effect=0.01, config=TrainConfig(), items=items) == 1.0
 
 
 def test_a_jobs_steps_use_the_shrunk_learning_rate(
