@@ -112,7 +112,7 @@ def _with_examples(
     samples: Sequence[Sample],
     config: TrainConfig,
 ) -> list[Sample]:
-    """All of them, newest last, demonstrations beside; a reply of the job that cannot train is none either."""
+    """All, newest last, demonstrations beside; a reply of the job that cannot train is none."""
     known = [*replay, *samples]
     if not config.demonstrations:
         return known
