@@ -7,7 +7,7 @@ import threading
 import time
 from types import TracebackType
 
-from django.db import DatabaseError, close_old_connections
+from django.db import Error, close_old_connections
 
 from clawweb.config import config
 from clawweb.models import TrainingJob
@@ -61,7 +61,7 @@ class Keeper:
                 if time.monotonic() - self.renewed >= every:
                     self.lost = not jobs.renew(self.job)
                     self.renewed = time.monotonic()
-            except DatabaseError as exc:
+            except Error as exc:
                 log.warning("the lease of %s is not renewed: %s", self.job, exc)
             finally:
                 close_old_connections()

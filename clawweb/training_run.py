@@ -23,7 +23,12 @@ from clawweb.engine import tokenizer_controls
 from clawweb.keeper import Cancelled, Keeper, Stopping
 from clawweb.models import AdapterVersion, JobState, TrainingJob, TrainingSample, User
 from clawweb.selectors.chat import messages_for
-from clawweb.selectors.hints import contradicted_by_newer, learned_samples
+from clawweb.selectors.hints import (
+    contradicted_by_newer,
+    followed_hints,
+    learned_samples,
+    lessons_of,
+)
 from clawweb.selectors.learning import age_of, held_back_samples, policy_of
 from clawweb.services import finishing, jobs, serving, versions
 from clawweb.services.errors import LeaseLost
@@ -80,7 +85,7 @@ def _worked_on(job: TrainingJob) -> bool:
     except Cancelled:
         jobs.end_job(job, state=JobState.CANCELLED, reason=sentences.CANCELLED)
     except NoSignal as exc:
-        jobs.drop_samples(job, exc.dropped)
+        finishing.drop_samples(job, exc.dropped)
         jobs.end_job(
             job, state=JobState.NO_SIGNAL, reason=gettext_noop("None of the ratings could train.")
         )
@@ -233,7 +238,7 @@ def _train(
         enough=keeper.enough,
     )
     if result.dropped:
-        jobs.drop_samples(job, result.dropped)
+        finishing.drop_samples(job, result.dropped)
     finishing.give_back_untrained(job, result.trained)
     jobs.note_reanswers(job, result.reanswers)
     jobs.note_effects(job, result.effects)
@@ -245,6 +250,7 @@ def sample_for(row: TrainingSample, parent: AdapterVersion | None) -> Sample:
     sampling."""
     turn = row.turn
     controls = tokenizer_controls()
+    taken_back = [hint for hint in turn.prompted_hints if hint not in followed_hints(row)]
     return Sample(
         id=row.pk,
         messages=defused(messages_for(turn), controls),
@@ -258,6 +264,7 @@ def sample_for(row: TrainingSample, parent: AdapterVersion | None) -> Sample:
         correction=defuse(row.correction, controls) or None,
         other_hints=tuple(defuse(hint, controls) for hint in row.other_hints),
         prompted_hints=tuple(defuse(hint, controls) for hint in turn.prompted_hints),
+        taken_back=tuple(defuse(hint, controls) for hint in taken_back),
         tools=defused_json(turn.tools, controls),
         at=turn.started_at,
         version_age=age_of(row, parent),
@@ -271,7 +278,7 @@ def _wishes(job: TrainingJob) -> Wishes:
     rows = [*reversed(jobs.samples_of(job)), *learned_samples(job.parent)[:200]]
     older = contradicted_by_newer(rows)
     rows = [row for row in rows if row.pk not in older]
-    hints = dict.fromkeys(defuse(hint, controls) for row in rows for hint in row.lessons)
+    hints = dict.fromkeys(defuse(hint, controls) for row in rows for hint in lessons_of(row))
     shown = (correction_of(sample_for(row, job.parent)) for row in rows if row.correction)
     examples = islice((each for each in shown if each), CANDIDATES)
     return Wishes(hints=tuple(hints), examples=tuple(examples))

@@ -151,6 +151,7 @@ class Sample:
     correction: str | None  # what the user wanted instead
     other_hints: Sequence[str] = ()  # candidates beside `hint`; the trainer chooses one of all
     prompted_hints: Sequence[str] = ()  # stood in the prompt; defused, as `hint` is
+    taken_back: Sequence[str] = ()  # those of them that hold no more: they teach nothing
     tools: Sequence[dict[str, Any]] = ()  # stood in the prompt; defused, too
     demonstrations: Sequence[Demonstration] = ()  # the teacher sees them before the question
     at: datetime | None = None  # when it was asked (aware): templates may print the date
@@ -159,7 +160,8 @@ class Sample:
     @property
     def lessons(self) -> tuple[str, ...]:
         """The hints that teach this reply."""
-        return lessons(self.hint, self.correction, self.reward, self.prompted_hints)
+        followed = [hint for hint in self.prompted_hints if hint not in self.taken_back]
+        return lessons(self.hint, self.correction, self.reward, followed)
 
     @property
     def is_hinted(self) -> bool:
@@ -167,9 +169,9 @@ class Sample:
 
 
 def lessons(
-    hint: str | None, correction: str | None, reward: float | None, prompted: Sequence[str]
+    hint: str | None, correction: str | None, reward: float | None, followed: Sequence[str]
 ) -> tuple[str, ...]:
     """A rated reply's own hint; when it was liked without a word, the hints that it followed."""
     if hint or correction:
         return (hint,) if hint else ()
-    return tuple(prompted) if reward is not None and reward > 0 else ()
+    return tuple(followed) if reward is not None and reward > 0 else ()

@@ -16,7 +16,9 @@ from clawweb.models import (
     AdapterState,
     AdapterVersion,
     JobState,
+    SampleState,
     TrainingJob,
+    TrainingSample,
     Turn,
     TurnState,
     User,
@@ -73,6 +75,16 @@ def down_alone(turn: Turn) -> None:
     """Without a word, and none to come."""
     changes = {"value": -1, "final": True}
     feedback.rate_turn(turn=turn, author=turn.session.user, changes=changes)
+
+
+def comment(user: User, text: str, **values: Any) -> Turn:
+    turn = make_turn(user, **values)
+    feedback.rate_turn(turn=turn, author=user, changes={"value": -1, "comment": text})
+    return turn
+
+
+def in_state(turn: Turn, state: SampleState, **values: Any) -> None:
+    TrainingSample.objects.filter(turn=turn).update(state=state, **values)
 
 
 def up(turn: Turn) -> None:

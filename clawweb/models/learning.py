@@ -10,7 +10,6 @@ from django.utils.translation import gettext_lazy as _
 
 from clawweb.models import ids
 from clawweb.models.chat import Feedback, Turn
-from rollouts.types import lessons
 from training.config import METHODS
 
 
@@ -261,11 +260,6 @@ class TrainingSample(models.Model):
 
     def __str__(self) -> str:
         return f"sample of {self.turn_id}: {self.state}"
-
-    @property
-    def lessons(self) -> tuple[str, ...]:
-        """The hints that teach the reply, as they were said."""
-        return lessons(self.hint, self.correction, self.reward, self.turn.prompted_hints)
 
 
 class JobSample(models.Model):

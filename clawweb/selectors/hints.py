@@ -21,6 +21,7 @@ from clawweb.models import (
 )
 from clawweb.selectors.learning import BULKY_OF_TURN, line_of, live_adapter
 from clawweb.selectors.poles import Axes, Said
+from rollouts.types import lessons
 from training.config import CANDIDATES, KTO, REPLAYED, THUMBS_REPLAYED
 
 MOST_PROMPTED = 4  # as many as the gate lets a perfect student follow at once
@@ -85,11 +86,53 @@ def replayed_samples(
     learned = learned_samples(version)
     liked = Q(reward__gt=0)
     hinted = Q(hint__gt="") | Q(correction__gt="") | (liked & ~Q(turn__prompted_hints=[]))
-    said = list(learned.filter(hinted)[:REPLAYED])
-    if method in KTO or not (said or any(each.lessons or each.correction for each in samples)):
+    said = [row for row in learned.filter(hinted)[:REPLAYED] if teaches(row)]
+    if method in KTO or not (said or any(map(teaches, samples))):
         return list(learned.exclude(reward=None)[:THUMBS_REPLAYED])
     chosen = [*said, *learned.filter(liked)[:CANDIDATES]]
     return list({sample.pk: sample for sample in chosen}.values())
+
+
+def lessons_of(sample: TrainingSample) -> tuple[str, ...]:
+    """The hints that teach the reply, as they were said."""
+    return lessons(sample.hint, sample.correction, sample.reward, followed_hints(sample))
+
+
+def teaches(sample: TrainingSample) -> bool:
+    """Whether there is more to it than a thumb."""
+    return bool(sample.correction or lessons_of(sample))
+
+
+def followed_hints(sample: TrainingSample) -> list[str]:
+    """The hints in the reply's prompt that its user still holds."""
+    said = set(_followed(sample).values_list("hint", flat=True))
+    return [hint for hint in sample.turn.prompted_hints if hint in said]
+
+
+def _followed(sample: TrainingSample) -> QuerySet[TrainingSample]:
+    """What said them: a note that was taken back or reworded is no lesson any more."""
+    if not sample.turn.prompted_hints:
+        return TrainingSample.objects.none()
+    said = _holding().filter(user_id=sample.user_id, hint__in=sample.turn.prompted_hints)
+    return said.exclude(state__in=[SampleState.WITHDRAWN, SampleState.ERASED])
+
+
+def undisputed_samples(user_id: int) -> list[TrainingSample]:
+    """What was put aside for a newer rating and is contradicted no more: that one was taken back,
+    or dropped."""
+    aside = TrainingSample.objects.filter(
+        user=user_id,
+        state=SampleState.SUPERSEDED,
+        replaced_by=None,
+        turn__session__deleted_at=None,
+    ).select_related("feedback", "turn")
+    rows = list(aside.order_by("id"))
+    if not rows:
+        return []
+    holds = _holding().filter(user=user_id, state__in=[*OPEN_SAMPLE, SampleState.TRAINED])
+    newer = holds.filter(pk__gt=rows[0].pk).defer(*BULKY_OF_TURN)
+    disputed = contradicted_by_newer([*rows, *newer])
+    return [row for row in rows if row.pk not in disputed]
 
 
 def put_aside(
@@ -135,11 +178,8 @@ def _said(sample: TrainingSample, axes: Axes) -> Said:
     """What the sample teaches; a liked reply teaches the hints it followed. A judge's words have no
     pole: they never put a person's aside."""
     ratings = [sample.feedback]
-    if sample.reward == 1 and sample.turn.prompted_hints:
-        behind = TrainingSample.objects.filter(
-            user_id=sample.user_id, hint__in=sample.turn.prompted_hints
-        ).select_related("feedback")
-        ratings += [row.feedback for row in behind]
+    if sample.reward == 1:
+        ratings += [row.feedback for row in _followed(sample).select_related("feedback")]
     found = [axes.of_rating(rating) for rating in ratings if rating]
     poles = {axis: pole for said in reversed(found) for axis, pole in said.poles.items()}
     return Said(poles, says_more=any(said.says_more for said in found))

@@ -90,7 +90,7 @@ def notes_of(user: User) -> list[Note]:
 def samples_saying(user: User, text: str) -> tuple[str, str, list[TrainingSample]]:
     """How a note is said, its name and the samples behind it; ("", "", []) when there is none."""
     for wish in _wishes(_said(user, deleted=True)):
-        if wish.text == text:
+        if _normal(wish.text) == _normal(text):
             return wish.way, wish.name, wish.samples
     return "", "", []
 
@@ -141,19 +141,25 @@ def _contradicted(
     axes = Axes(reasons.values())
     wins: dict[str, tuple[str, int, str]] = {}  # axis -> pole, the sample, what it says
     over: dict[tuple[str, str], str] = {}
-    for wish in wishes:  # newest first
+    for wish in sorted(wishes, key=_holds, reverse=True):
         reason = reasons.get(wish.name) if wish.way == "reason" else None
-        said = _said_by(wish, axes)
-        newest = wish.samples[0].pk
+        said, holds = _said_by(wish, axes), _holds(wish)
         against = [wins[axis] for axis, pole in said.poles.items() if axis in wins
                    if wins[axis][0] != pole]  # fmt: skip
-        if not against:
+        if not against and holds:
             name = gettext(reason.label) if reason else Truncator(wish.text).chars(60)
             for axis, pole in said.poles.items():
-                wins.setdefault(axis, (pole, newest, name))
-        elif against[0][1] > newest and not said.says_more:  # not what was said in one breath
+                wins.setdefault(axis, (pole, holds, name))
+        # Not what was said in one breath.
+        elif against and against[0][1] > (holds or wish.samples[0].pk) and not said.says_more:
             over[wish.way, wish.name] = against[0][2]
     return over
+
+
+def _holds(wish: Wish) -> int:
+    """The newest rating that says it and teaches it, or will; 0 when there is none."""
+    states = (*OPEN_SAMPLE, SampleState.TRAINED)
+    return next((sample.pk for sample in wish.samples if sample.state in states), 0)
 
 
 def _said_by(wish: Wish, axes: Axes) -> Said:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
+from django.db.models import F, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
@@ -28,6 +29,7 @@ from clawweb.models import (
 )
 from clawweb.records import FeedbackLine
 from clawweb.selectors.chat import latest_feedback
+from clawweb.selectors.hints import teaches, undisputed_samples
 from clawweb.services.errors import Contradiction, NothingToRate, NotRecorded, UnknownReason
 from clawweb.turn_types import MAIN, OWNER
 from rollouts.types import SamplingParams
@@ -60,6 +62,8 @@ def rate_turn(*, turn: Turn, author: User, changes: dict[str, Any], source: str 
     before = latest_feedback(turn)
     said = _merged(before, changes)
     is_new = before is None or any(getattr(before, name) != said[name] for name in _GIVEN)
+    # Said again after a newer rating had put it aside: now it is the newer one.
+    is_new |= turn.samples.filter(state=SampleState.SUPERSEDED, replaced_by=None).exists()
     if before is not None and not is_new and not said["is_final"] and _wait_on(turn):
         return before
     row = Feedback.objects.create(
@@ -72,6 +76,7 @@ def rate_turn(*, turn: Turn, author: User, changes: dict[str, Any], source: str 
     )
     if is_new:
         _replace_sample(turn, row)
+        count_undisputed(turn.session.user_id)
     elif row.is_final:
         _settle_now(turn)
     changed(turn.session.user_id, "receipt", turn.public_id)
@@ -87,8 +92,8 @@ def take_over(*, turn: Turn, author: User, said: Sequence[FeedbackLine]) -> None
             author=author,
             value=line.value,
             reasons=[reason.model_dump() for reason in line.reasons],
-            comment=line.comment,
-            correction=line.correction,
+            comment=line.comment.strip(),
+            correction=line.correction.strip(),
             is_final=line.final,
             source=line.source,
             adapter_name=line.adapter,
@@ -110,12 +115,12 @@ def _merged(before: Feedback | None, changes: dict[str, Any]) -> dict[str, Any]:
             kept = {"reasons": [], "comment": "", "correction": ""}
         kept["value"] = changes["value"]
     if changes.get("reasons") is not None:
-        kept["reasons"] = _reasons(changes["reasons"])
+        kept["reasons"] = _reasons(changes["reasons"], kept["reasons"])
     for name in ("comment", "correction"):
         if changes.get(name) is not None:
             kept[name] = changes[name].strip()[:MAX_COMMENT]
     explains = kept["reasons"] or kept["correction"]
-    if explains and "value" not in changes:
+    if explains and (kept["value"] is None or "value" not in changes):
         kept["value"] = -1
     if explains and kept["value"] == 1:
         raise Contradiction(
@@ -125,17 +130,20 @@ def _merged(before: Feedback | None, changes: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _reasons(slugs: Sequence[str]) -> list[dict[str, str]]:
-    """The chips with the hints they stand for now, so that a later edit does not rewrite
-    history."""
+def _reasons(slugs: Sequence[str], said: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """The chips with the hints they stand for now, so that a later edit does not rewrite history;
+    what was `said` before stays as it was, in use by now or not."""
+    known = {reason["slug"]: reason for reason in said}
     rows = {row.slug: row for row in FeedbackReason.objects.filter(active=True)}
-    unknown = [slug for slug in slugs if slug not in rows]
+    unknown = [slug for slug in slugs if slug not in rows and slug not in known]
     if unknown:
         raise UnknownReason(
             _("There is no reason called %(unknown)s; there are %(known)s.")
             % {"unknown": ", ".join(unknown), "known": ", ".join(rows)}
         )
-    return [{"slug": slug, "hint": rows[slug].hint} for slug in dict.fromkeys(slugs)]
+    return [
+        known.get(slug) or {"slug": slug, "hint": rows[slug].hint} for slug in dict.fromkeys(slugs)
+    ]
 
 
 def _replace_sample(turn: Turn, row: Feedback) -> None:
@@ -219,7 +227,7 @@ def sample_judgement(turn: Turn, judgement: Judgement) -> TrainingSample:
 
 def _decided(sample: TrainingSample, turn: Turn, *, waits: bool) -> TrainingSample:
     """The sample, unsaved, as it begins: dropped with its reason, waiting, or settled."""
-    hinted = bool(sample.lessons or sample.correction)
+    hinted = teaches(sample)
     reason = drop_reason(turn, reward=sample.reward, hinted=hinted)
     if reason:
         sample.state, sample.drop_reason = SampleState.DROPPED, reason
@@ -234,7 +242,7 @@ def _decided(sample: TrainingSample, turn: Turn, *, waits: bool) -> TrainingSamp
 def drop_reason(turn: Turn, *, reward: int | None, hinted: bool) -> str:
     """Why this turn does not train; empty when it does."""
     session = turn.session
-    if session.user.consent != Consent.TRAIN or session.locked:
+    if session.user.consent != Consent.TRAIN:
         return DropReason.CONSENT
     if turn.asked != "agent" or turn.trial:
         return DropReason.BASE_REQUESTED
@@ -282,7 +290,7 @@ def _retype(turn: Turn, sample: TrainingSample) -> None:
         sample.state, sample.held_back = SampleState.DROPPED, False
         sample.drop_reason = DropReason.SIDE_TURN
     elif turn.turn_type == MAIN and sample.drop_reason == DropReason.SIDE_TURN:
-        hinted = bool(sample.lessons or sample.correction)
+        hinted = teaches(sample)
         sample.drop_reason = drop_reason(turn, reward=sample.reward, hinted=hinted)
         if not sample.drop_reason:
             settle(sample)
@@ -326,3 +334,27 @@ def settle_due() -> list[User]:
             users[sample.user_id] = sample.user
             changed(sample.user_id, "receipt", sample.turn.public_id)
     return list(users.values())
+
+
+def give_back(samples: QuerySet[TrainingSample], *, refused: bool = False) -> None:
+    """Samples, asked for by the state they are in, count again, unless a newer rating has replaced
+    them, two versions were refused, or their turn became a side turn meanwhile."""
+    if refused:
+        samples.update(refusals=F("refusals") + 1)
+    samples.filter(replaced_by__isnull=False).update(state=SampleState.SUPERSEDED, job=None)
+    for unwanted, why in (
+        (samples.filter(refusals__gte=2), DropReason.REFUSED),
+        (samples.exclude(user__consent=Consent.TRAIN), DropReason.CONSENT),
+        (samples.exclude(turn__turn_type=MAIN), DropReason.SIDE_TURN),
+    ):
+        unwanted.update(state=SampleState.DROPPED, drop_reason=why, job=None)
+    samples.update(state=SampleState.READY, job=None)
+
+
+def count_undisputed(user_id: int) -> None:
+    """What a newer rating had put aside counts again, if that one was taken back or dropped."""
+    rows = undisputed_samples(user_id)
+    if rows:
+        aside = TrainingSample.objects.filter(state=SampleState.SUPERSEDED)
+        give_back(aside.filter(pk__in=[row.pk for row in rows]))
+        changed(user_id, "receipt", *(row.turn.public_id for row in rows))

@@ -1,18 +1,22 @@
-"""Stopping a job early and keeping what it has learned: it goes on to its gate."""
+"""A job that stops early and keeps what it has learned, and what it could not learn from."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from django.db import transaction
 from django.utils.translation import gettext as _
 
 from clawweb import sentences
 from clawweb.events import changed
-from clawweb.models import Event, JobState, SampleState, TrainingJob, TrainingSample
+from clawweb.models import DropReason, Event, JobState, SampleState, TrainingJob, TrainingSample
+from clawweb.selectors.hints import teaches
 from clawweb.services import audit
-from clawweb.services.errors import NothingToKeep
-from clawweb.services.jobs import give_back, held
+from clawweb.services.errors import LeaseLost, NothingToKeep
+from clawweb.services.feedback import count_undisputed, give_back
+from clawweb.services.jobs import held, samples_of
+
+_WANT_LOGPROBS = (DropReason.NO_LOGPROBS, DropReason.GREEDY)
 
 
 @transaction.atomic
@@ -43,4 +47,23 @@ def give_back_untrained(job: TrainingJob, trained: Collection[int]) -> None:
     rows = TrainingSample.objects.filter(pk__in=left)
     text = sentences.NOT_REACHED % {"n": len(left)}
     Event.objects.create(user_id=job.user_id, kind="finishing", job=job, text=text)
+    changed(job.user_id, "receipt", *rows.values_list("turn__public_id", flat=True))
+
+
+@transaction.atomic
+def drop_samples(job: TrainingJob, reasons: Mapping[int, str]) -> None:
+    """Samples that the trainer could not use, each with its reason; what only this job's method
+    cannot use counts again: a hint is distilled without log-probs."""
+    if not held(job).exists():
+        raise LeaseLost(job.public_id)
+    mine = TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED)
+    hinted = {row.pk for row in samples_of(job) if teaches(row)}
+    later = [pk for pk, why in reasons.items() if pk in hinted and why in _WANT_LOGPROBS]
+    job.job_samples.filter(role="new", sample__in=later).delete()
+    give_back(mine.filter(pk__in=later))
+    for pk, reason in reasons.items():
+        dropped = mine.filter(pk=pk)
+        dropped.update(state=SampleState.DROPPED, drop_reason=DropReason(reason), job=None)
+    count_undisputed(job.user_id)
+    rows = TrainingSample.objects.filter(pk__in=list(reasons))
     changed(job.user_id, "receipt", *rows.values_list("turn__public_id", flat=True))

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import F, Max, QuerySet
+from django.db.models import F, Max, Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
@@ -54,6 +54,7 @@ from clawweb.services.errors import (
     ServiceError,
     UnknownSetting,
 )
+from clawweb.services.feedback import count_undisputed, give_back
 from training.config import METHODS, check_chosen
 
 log = logging.getLogger(__name__)
@@ -111,8 +112,10 @@ def queue_batch(user: User) -> TrainingJob | None:
     last = TrainingJob.objects.filter(user=user).first()
     if last is not None and last.state != JobState.DEPLOYED:
         # What was refused or cancelled is not tried again by itself before something new was said.
-        seen = last.seen_sample or _newest_before(last)
-        if not ready_samples(user).filter(pk__gt=seen).exists():
+        new = Q(pk__gt=last.seen_sample or _newest_before(last))
+        if last.state != JobState.CANCELLED and last.finished_at:
+            new |= Q(settles_at__gt=last.finished_at)  # waited for a reason while it ran
+        if not ready_samples(user).filter(new).exists():
             return None
     try:
         return queue_job(user=user, trigger="batch", method=method_of(policy))
@@ -180,16 +183,12 @@ def _claim_samples(job: TrainingJob) -> None:
     job.parent = trained_on_from(live_adapter(job.user))
     job.save(update_fields=["parent"])
     ready = ready_samples(job.user).select_related("turn", "user", "feedback")
-    samples = list(ready[:MAX_SAMPLES])
+    samples = [row for row in ready[:MAX_SAMPLES] if not _is_dropped(row, job)]
     replayed = replayed_samples(job.parent, samples, job.method)
     contradicted = put_aside(samples, replayed, job.parent)
     for sample in samples:
         mine = TrainingSample.objects.filter(pk=sample.pk, state=SampleState.READY)
-        if job.user.consent != Consent.TRAIN:
-            mine.update(state=SampleState.DROPPED, drop_reason=DropReason.CONSENT)
-        elif age_of(sample, job.parent) > MAX_VERSION_AGE:
-            mine.update(state=SampleState.DROPPED, drop_reason=DropReason.STALE)
-        elif sample.pk in contradicted:
+        if sample.pk in contradicted:
             mine.update(state=SampleState.SUPERSEDED)
         elif mine.update(state=SampleState.CLAIMED, job=job):
             JobSample.objects.create(job=job, sample=sample, role="new")
@@ -198,6 +197,20 @@ def _claim_samples(job: TrainingJob) -> None:
     for sample in replayed:
         if sample.pk not in contradicted:
             JobSample.objects.create(job=job, sample=sample, role="replay")
+
+
+def _is_dropped(sample: TrainingSample, job: TrainingJob) -> bool:
+    """Whether the ready sample may not train; then it contradicts none of the others either."""
+    reason = None
+    if job.user.consent != Consent.TRAIN:
+        reason = DropReason.CONSENT
+    elif age_of(sample, job.parent) > MAX_VERSION_AGE:
+        reason = DropReason.STALE
+    if reason:
+        mine = TrainingSample.objects.filter(pk=sample.pk, state=SampleState.READY)
+        mine.update(state=SampleState.DROPPED, drop_reason=reason)
+        changed(job.user_id, "receipt", sample.turn.public_id)
+    return reason is not None
 
 
 def samples_of(job: TrainingJob, role: str = "new") -> list[TrainingSample]:
@@ -210,7 +223,8 @@ def samples_of(job: TrainingJob, role: str = "new") -> list[TrainingSample]:
 
 def held(job: TrainingJob) -> QuerySet[TrainingJob]:
     """The job's row while the lease that `job` was claimed with is still the row's."""
-    return TrainingJob.objects.filter(pk=job.pk, lease_token=job.lease_token, state__in=ACTIVE_JOB)
+    mine = TrainingJob.objects.filter(pk=job.pk, lease_token=job.lease_token, state__in=ACTIVE_JOB)
+    return mine.exclude(lease_token="")  # handed over: nobody holds it
 
 
 def renew(job: TrainingJob) -> bool:
@@ -268,17 +282,6 @@ def _storable(value: Any) -> Any:
 
 
 @transaction.atomic
-def drop_samples(job: TrainingJob, reasons: Mapping[int, str]) -> None:
-    """Samples that the trainer could not use, each with its reason."""
-    if not held(job).exists():
-        raise LeaseLost(job.public_id)
-    for pk, reason in reasons.items():
-        mine = TrainingSample.objects.filter(pk=pk, job=job, state=SampleState.CLAIMED)
-        mine.update(state=SampleState.DROPPED, drop_reason=DropReason(reason), job=None)
-    _receipts(job.user_id, TrainingSample.objects.filter(pk__in=list(reasons)))
-
-
-@transaction.atomic
 def note_reanswers(job: TrainingJob, sample_ids: Iterable[int]) -> None:
     """Which samples' prompts the candidate answered again in training."""
     if not held(job).exists():
@@ -323,26 +326,13 @@ def end_job(
         mine.update(state=SampleState.TRAINED, adapter=learned)
     else:
         give_back(mine, refused=state == JobState.REFUSED)
+    count_undisputed(job.user_id)
     _note(job, state, reason)
     turns = TrainingSample.objects.filter(pk__in=touched).values_list("turn__public_id", flat=True)
     for turn in turns if learned else ():
         log.info("learned", extra=_ids(job, turn=turn, version=learned))
     changed(job.user_id, "receipt", *turns)
     changed(job.user_id, "job", job.public_id)
-
-
-def give_back(samples: QuerySet[TrainingSample], *, refused: bool = False) -> None:
-    """Claimed samples count again, unless a newer rating has replaced them or two versions were
-    refused."""
-    if refused:
-        samples.update(refusals=F("refusals") + 1)
-    samples.filter(replaced_by__isnull=False).update(state=SampleState.SUPERSEDED, job=None)
-    samples.filter(refusals__gte=2).update(
-        state=SampleState.DROPPED, drop_reason=DropReason.REFUSED, job=None
-    )
-    unwanted = samples.exclude(user__consent=Consent.TRAIN)
-    unwanted.update(state=SampleState.DROPPED, drop_reason=DropReason.CONSENT, job=None)
-    samples.update(state=SampleState.READY, job=None)
 
 
 @transaction.atomic

@@ -51,8 +51,8 @@ def expect(turn: Turn) -> Judgement | None:
 def may_be_judged(turn: Turn) -> bool:
     """Whether the reply could train at all, its user lets it, and the judge may see it."""
     could_train = not drop_reason(turn, reward=-1, hinted=True)
-    is_there = turn.recorded and turn.session.deleted_at is None
-    return could_train and is_there and is_judged_for(turn.session.user)
+    is_open = turn.recorded and turn.session.deleted_at is None and not turn.session.locked
+    return could_train and is_open and is_judged_for(turn.session.user)
 
 
 def _grow(judgement: Judgement, turn: Turn) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db import transaction
 
-from clawweb.models import OPEN_SAMPLE, FeedbackReason, SampleState, TrainingSample, User
+from clawweb.models import OPEN_SAMPLE, SampleState, TrainingSample, User
 from clawweb.selectors.notes import samples_saying
 from clawweb.services.feedback import rate_turn
 
@@ -30,9 +30,7 @@ def take_back_note(*, user: User, text: str) -> int:
 def _keep_learned(sample: TrainingSample) -> None:
     """What is left of a learned rating is learned already; it does not count a second time."""
     left = TrainingSample.objects.filter(turn=sample.turn, pk__gt=sample.pk, state__in=OPEN_SAMPLE)
-    said = left.exclude(hint="", correction="")
-    said.update(state=SampleState.TRAINED, adapter=sample.adapter, job=sample.job, held_back=False)
-    left.update(state=SampleState.WITHDRAWN, held_back=False)
+    left.update(state=SampleState.TRAINED, adapter=sample.adapter, job=sample.job, held_back=False)
 
 
 def _without(sample: TrainingSample, way: str, name: str) -> dict[str, Any]:
@@ -40,6 +38,5 @@ def _without(sample: TrainingSample, way: str, name: str) -> dict[str, Any]:
         return {"value": None}  # a judge's reading has nothing else to it
     if way != "reason":
         return {way: ""}
-    said = [reason["slug"] for reason in sample.feedback.reasons] if sample.feedback else []
-    others = FeedbackReason.objects.filter(slug__in=said, active=True).exclude(slug=name)
-    return {"reasons": list(others.values_list("slug", flat=True))}
+    said = sample.feedback.reasons if sample.feedback else []
+    return {"reasons": [reason["slug"] for reason in said if reason["slug"] != name]}

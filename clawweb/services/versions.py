@@ -47,6 +47,7 @@ from clawweb.services.errors import (
     LeaseLost,
     NothingToRollBack,
 )
+from clawweb.services.feedback import give_back
 from clawweb.services.jobs import held
 
 log = logging.getLogger(__name__)
@@ -289,7 +290,8 @@ def _count_again(user: User, line: Sequence[int]) -> None:
     )
     turns = list(learned.values_list("turn__public_id", flat=True))
     rows = TrainingSample.objects.filter(pk__in=list(learned.values_list("pk", flat=True)))
-    rows.update(state=SampleState.READY, adapter=None, job=None)
+    rows.update(adapter=None)
+    give_back(rows.filter(state=SampleState.TRAINED))
     changed(user.pk, "receipt", *turns)
 
 

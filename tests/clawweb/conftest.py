@@ -10,6 +10,8 @@ import pytest
 from clawweb import limits, valkey
 from clawweb.config import config
 from clawweb.engine import get_judge
+from clawweb.models import Consent, User
+from clawweb.services import accounts
 from tests.judge_server import JudgeServer, judge_server, saying
 from tests.judging import BAD, Setting
 
@@ -48,3 +50,11 @@ def judge(setting: Setting) -> Iterator[JudgeServer]:
     with judge_server(saying(BAD)) as server:
         setting(judge_url=server.url, judge_model="j", judge_seconds=30)
         yield server
+
+
+@pytest.fixture
+def eager(alice: User) -> User:
+    """Alice, who wants what she says to hold at once."""
+    accounts.set_consent(user=alice, consent=Consent.TRAIN, prompt_hints=True)
+    alice.refresh_from_db()
+    return alice

@@ -12,6 +12,7 @@ from django.utils import timezone
 from clawweb.models import (
     AdapterState,
     Event,
+    FeedbackReason,
     SampleState,
     TrainingSample,
     Turn,
@@ -26,7 +27,7 @@ from clawweb.selectors.agent import (
     wilson,
 )
 from clawweb.selectors.complaints import complaints_of
-from clawweb.selectors.learning import agent_status, live_adapter
+from clawweb.selectors.learning import agent_status, live_adapter, receipt
 from clawweb.selectors.notes import notes_of
 from clawweb.services import feedback, jobs, retention
 from clawweb.services.accounts import pause_learning
@@ -130,6 +131,47 @@ def test_a_learned_note_that_is_taken_back_is_not_replayed(alice: User) -> None:
     before.refresh_from_db()
     assert (before.state, before.replaced_by is not None) == (SampleState.TRAINED, True)
     assert notes_of(alice) == []
+
+
+def test_a_learned_thumb_stands_when_its_words_are_taken_back(alice: User) -> None:
+    turn = make_turn(alice)
+    feedback.rate_turn(turn=turn, author=alice, changes={"value": -1, "comment": "Use metres."})
+    learn([turn], 1)
+    assert take_back_note(user=alice, text="Use metres.") == 1
+    said = receipt(turn)
+    assert said is not None
+    assert said["text"] == "learned in v1"
+    assert notes_of(alice) == []
+
+
+def test_taking_a_reason_back_leaves_those_that_are_out_of_use(alice: User) -> None:
+    turn = make_turn(alice)
+    feedback.rate_turn(
+        turn=turn, author=alice, changes={"value": -1, "reasons": ["too_long", "too_formal"]}
+    )
+    FeedbackReason.objects.filter(slug="too_formal").update(active=False)
+    take_back_note(user=alice, text=FeedbackReason.objects.get(slug="too_long").hint)
+    assert [note.label for note in notes_of(alice)] == ["Too formal"]
+
+
+def test_a_note_is_known_whatever_its_line_ends_are(alice: User) -> None:
+    words = "Use metres.\r\nAlways."
+    feedback.rate_turn(turn=make_turn(alice), author=alice, changes={"value": -1, "comment": words})
+    assert take_back_note(user=alice, text=words.replace("\r", "")) == 1
+
+
+def test_a_wish_that_teaches_nothing_replaces_none(alice: User) -> None:
+    down(make_turn(alice), "too_long")
+    down(make_turn(alice, asked="base"), "too_short")
+    assert {note.label: note.replaced_by for note in notes_of(alice)} == {
+        "Too long": "",
+        "Too short": "",
+    }
+    down(make_turn(alice), "too_short")
+    assert {note.label: note.replaced_by for note in notes_of(alice)} == {
+        "Too long": "Too short",
+        "Too short": "",
+    }
 
 
 def test_nobody_takes_back_what_another_said(alice: User, bob: User) -> None:

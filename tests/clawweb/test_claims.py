@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from clawweb.models import ChatSession, JobState, SampleState, TrainingSample
+from clawweb.models import ChatSession, FeedbackReason, JobState, SampleState, TrainingSample
 from clawweb.selectors.learning import MAX_VERSION_AGE, receipt
-from clawweb.services import feedback, jobs
+from clawweb.services import feedback, finishing, jobs
 from clawweb.training_run import sample_for
+from rollouts.types import SamplingParams
 from tests.factories import claimed_job, down, down_alone, make_adapter, make_turn, up
-from training.config import CANDIDATES
+from training.config import CANDIDATES, TrainConfig
+from training.prepare import _reason_against
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
 
 
-def test_replies_of_a_version_more_than_three_behind_are_stale(alice):
+def versions_until(alice, newest):
     parent = None
-    for version in (1, 2, 3, 4, 5):
-        parent = make_adapter(alice, version, "live" if version == 5 else "standby", parent=parent)
+    for version in range(1, newest + 1):
+        state = "live" if version == newest else "standby"
+        parent = make_adapter(alice, version, state, parent=parent)
+
+
+def test_replies_of_a_version_more_than_three_behind_are_stale(alice):
+    versions_until(alice, 5)
     old, young = make_turn(alice, version=1), make_turn(alice, version=2)
     down(old)
     down(young)
@@ -50,6 +57,71 @@ def test_the_newest_of_contradicting_reasons_wins(alice):
     down(make_turn(alice, version=1), "too_short")
     replayed = jobs.samples_of(claimed_job(alice), "replay")
     assert [s.turn for s in replayed] == [prose]
+
+
+def put_aside(alice):
+    """A rating that a job put aside for a newer one, and that one."""
+    old, new = make_turn(alice), make_turn(alice)
+    down(old, "too_long")
+    down(new, "too_short")
+    job = claimed_job(alice)
+    assert [s.turn for s in jobs.samples_of(job)] == [new]
+    return old, new, job
+
+
+def test_what_was_put_aside_counts_again_when_the_newer_wish_is_taken_back(alice):
+    old, new, job = put_aside(alice)
+    jobs.end_job(job, state=JobState.FAILED, reason="because")
+    assert receipt(old)["state"] == "superseded"
+    feedback.rate_turn(turn=new, author=alice, changes={"value": None})
+    assert receipt(old)["state"] == "counted"
+    assert [s.turn for s in jobs.samples_of(claimed_job(alice))] == [old]
+
+
+def test_what_was_put_aside_counts_again_when_the_newer_wish_teaches_nothing(alice):
+    old, new, job = put_aside(alice)
+    finishing.drop_samples(job, {new.samples.get().pk: "hint_no_effect"})
+    assert receipt(old)["state"] == "counted"
+
+
+def test_what_was_put_aside_stays_so_once_the_newer_wish_is_learned(alice):
+    old, _, job = put_aside(alice)
+    jobs.end_job(job, state=JobState.DEPLOYED, learned=make_adapter(alice, 1, "live"))
+    up(make_turn(alice))
+    assert receipt(old)["state"] == "superseded"
+
+
+def test_who_says_again_what_was_put_aside_means_it(alice):
+    old, new, job = put_aside(alice)
+    jobs.end_job(job, state=JobState.FAILED, reason="because")
+    down(old, "too_long")
+    assert receipt(old)["state"] == "counted"
+    assert [s.turn for s in jobs.samples_of(claimed_job(alice))] == [old]
+    assert receipt(new)["state"] == "superseded"
+
+
+def test_what_is_too_old_puts_nothing_aside(alice):
+    versions_until(alice, 5)
+    fresh, stale = make_turn(alice, version=5), make_turn(alice, version=1)
+    down(fresh, "too_long")
+    down(stale, "too_short")
+    job = claimed_job(alice)
+    assert [s.turn for s in jobs.samples_of(job)] == [fresh]
+    assert receipt(stale)["drop_reason"] == "stale"
+
+
+def test_a_hint_that_the_jobs_method_cannot_use_waits_for_another(alice):
+    greedy = {"params": SamplingParams(temperature=0.0), "logprobs": None}
+    hinted, plain = make_turn(alice, **greedy), make_turn(alice)
+    down(hinted, "too_long")
+    up(plain)
+    job = claimed_job(alice, method="binary")
+    samples = [sample_for(row, None) for row in jobs.samples_of(job)]
+    reasons = {each.id: _reason_against(each, TrainConfig(method="binary")) for each in samples}
+    assert list(reasons.values()) == ["greedy", None]
+    finishing.drop_samples(job, {pk: why for pk, why in reasons.items() if why})
+    assert [receipt(turn)["state"] for turn in (hinted, plain)] == ["counted", "in_training"]
+    assert [row.sample.turn for row in job.job_samples.all()] == [plain]
 
 
 def test_a_newer_wish_that_is_kept_aside_for_the_gate_wins_too(alice):
@@ -105,7 +177,8 @@ def test_a_wish_in_words_puts_an_older_reason_aside(alice):
 def test_a_job_is_reminded_of_hints_however_much_was_liked_since(alice):
     """What a version learned under hints is answered anew; likes alone would push it out."""
     asked = [make_turn(alice) for _ in range(2)]
-    followed = make_turn(alice, prompted_hints=["Be short."])  # liked, and told what it followed
+    hint = FeedbackReason.objects.get(slug="too_long").hint
+    followed = make_turn(alice, prompted_hints=[hint])  # liked, and told what it followed
     likes = [make_turn(alice) for _ in range(9)]
     for turn in asked:
         down(turn, "too_long")

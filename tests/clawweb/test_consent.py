@@ -93,9 +93,13 @@ def test_a_locked_chat_trains_nothing_and_prompts_nothing(alice: User) -> None:
     assert hints_to_prompt(alice) == []
     later = make_turn(alice, session=turn.session, parent=turn)
     down(later)
-    assert later.samples.get().drop_reason == DropReason.CONSENT
+    assert receipt(later)["text"] == "saved; its chat is kept out of training"
     with pytest.raises(NothingReady):
         jobs.queue_job(user=alice)
+    housekeeping.edit_session(turn.session, locked=False)
+    job = jobs.claim_job(jobs.queue_job(user=alice).public_id)
+    assert job is not None
+    assert [sample.turn for sample in jobs.samples_of(job)] == [turn, later]
 
 
 def test_ratings_of_a_locked_chat_wait_until_it_may_train(alice: User, setting: Any) -> None:

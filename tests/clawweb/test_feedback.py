@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from clawweb.models import Consent, Feedback, FeedbackReason, SampleState, TrainingSample, Turn
-from clawweb.selectors.chat import turn_of
+from clawweb.selectors.chat import latest_feedback, turn_of
 from clawweb.selectors.learning import receipt
 from clawweb.services import feedback, jobs
 from clawweb.services.errors import (
@@ -231,11 +231,25 @@ def test_without_consent_nothing_trains(alice, consent):
     assert rate(turn_of(alice, turn.public_id), value=1)["drop_reason"] == "consent"
 
 
-def test_a_locked_chat_does_not_train(alice):
+@pytest.mark.parametrize("why", [{"correction": "Six metres."}, {"reasons": ["too_long"]}])
+def test_a_complaint_that_names_no_vote_is_a_thumb_down(alice, why):
+    said = rate(turn := make_turn(alice), value=None, comment="", **why)
+    assert said["state"] == "counted"
+    assert turn.samples.get().reward == -1
+
+
+def test_a_reason_that_is_not_in_use_any_more_stays_where_it_was_ticked(alice):
     turn = make_turn(alice)
-    turn.session.locked = True
-    turn.session.save()
-    assert rate(turn, value=1)["drop_reason"] == "consent"
+    feedback.rate_turn(
+        turn=turn, author=alice, changes={"value": -1, "reasons": ["too_long", "too_formal"]}
+    )
+    FeedbackReason.objects.filter(slug="too_formal").update(active=False)
+    FeedbackReason.objects.filter(slug="too_long").update(hint="Other words.")
+    before = latest_feedback(turn).reasons
+    rate(turn, reasons=["too_long", "too_formal", "no_lists"])
+    assert latest_feedback(turn).reasons[:2] == before
+    with pytest.raises(UnknownReason, match="too_formal"):
+        rate(make_turn(alice), reasons=["too_formal"])
 
 
 def test_nothing_is_held_back_before_the_first_version(alice):

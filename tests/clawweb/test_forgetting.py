@@ -30,7 +30,7 @@ from clawweb.models import (
 )
 from clawweb.selectors.forgetting import learned_chats, versions_that_learned_from
 from clawweb.selectors.learning import live_adapter, ready_samples
-from clawweb.services import housekeeping, jobs, serving, transfers, versions
+from clawweb.services import finishing, housekeeping, jobs, serving, transfers, versions
 from clawweb.services.errors import AlreadyTraining, LeaseLost, QuotaReached, ServiceError
 from clawweb.services.forgetting import erase_learning, train_without
 from rollouts.types import Policy
@@ -84,7 +84,7 @@ def test_what_the_trainer_dropped_taught_nothing(alice: User) -> None:
     turn = make_turn(alice)
     down(turn)
     job = claimed_job(alice)
-    jobs.drop_samples(job, {TrainingSample.objects.get().pk: "too_long"})
+    finishing.drop_samples(job, {TrainingSample.objects.get().pk: "too_long"})
     TrainingJob.objects.filter(pk=job.pk).update(child=make_adapter(alice, 1))
     assert versions_that_learned_from(turn.session) == []
 

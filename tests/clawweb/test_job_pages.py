@@ -220,7 +220,7 @@ def test_an_admin_sees_how_many_ratings_a_job_used_and_why_not(
     job = claimed_job(alice)
     dropped = TrainingSample.objects.first()
     assert dropped is not None
-    jobs.drop_samples(job, {dropped.pk: "hint_no_effect"})
+    finishing.drop_samples(job, {dropped.pk: "hint_no_effect"})
     jobs.note_reanswers(job, [dropped.pk])
     uses = [(row["count"], row["is_left"]) for row in uses_of_samples(job)]
     assert uses == [(2, False), (1, False), (1, True)]

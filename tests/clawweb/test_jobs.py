@@ -18,7 +18,7 @@ from clawweb.selectors.learning import (
     receipt,
     versions_behind,
 )
-from clawweb.services import chat, jobs, sessions
+from clawweb.services import chat, feedback, finishing, jobs, sessions
 from clawweb.services.errors import AlreadyTraining, LeaseLost, NothingReady
 from rollouts.types import BASE, Message
 from tests.factories import claimed_job, down, make_adapter, make_turn, rated, up
@@ -141,6 +141,26 @@ def test_after_a_job_that_made_nothing_samples_count_again_but_wait_for_a_newer_
     assert jobs.queue_batch(alice) is None
     down(make_turn(alice))
     assert jobs.queue_batch(alice) is not None
+
+
+def test_a_thumb_that_waited_for_its_reason_while_a_job_ran_is_new(alice):
+    waits = make_turn(alice)
+    feedback.rate_turn(turn=waits, author=alice, changes={"value": -1})
+    rated(alice, 8)
+    job = claimed_job(alice)
+    TrainingSample.objects.filter(turn=waits).update(settles_at=timezone.now() + timedelta(hours=1))
+    jobs.end_job(job, state=JobState.REFUSED, reason="because")
+    assert jobs.queue_batch(alice) is None
+    TrainingSample.objects.filter(turn=waits).update(state=SampleState.READY)  # an hour later
+    assert jobs.queue_batch(alice) is not None
+
+
+def test_a_lease_that_was_handed_over_is_nobodys(alice):
+    rated(alice, 1)
+    job = claimed_job(alice)
+    jobs.held(job).update(lease_token="", lease_until=None)
+    job.lease_token = ""
+    assert not jobs.renew(job)
 
 
 @pytest.mark.parametrize("begun", [True, False])
@@ -280,7 +300,7 @@ def test_samples_dropped_by_the_trainer_keep_their_reason_whatever_becomes_of_th
     turns = rated(alice, 2)
     job = claimed_job(alice)
     first = jobs.samples_of(job)[0]
-    jobs.drop_samples(job, {first.pk: "hint_no_effect"})
+    finishing.drop_samples(job, {first.pk: "hint_no_effect"})
     jobs.end_job(job, state=JobState.FAILED)
     assert receipt(turns[0])["drop_reason"] == "hint_no_effect"
     assert states(alice) == ["dropped", "ready"]

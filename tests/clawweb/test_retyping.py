@@ -8,10 +8,10 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from clawweb.models import Consent, Judgement, SampleState, Turn, User
+from clawweb.models import Consent, JobState, Judgement, SampleState, Turn, User
 from clawweb.selectors.learning import ready_samples
-from clawweb.services import feedback, judgements, sessions
-from tests.factories import claimed_job, down, make_turn, up
+from clawweb.services import feedback, housekeeping, jobs, judgements, sessions, versions
+from tests.factories import claimed_job, down, make_adapter, make_turn, up
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
 
@@ -75,6 +75,30 @@ def test_a_claimed_rating_stays_with_its_job(as_alice, alice) -> None:
     claimed_job(alice)
     retype(as_alice, turn, "side")
     assert state_of(turn) == (SampleState.CLAIMED, "")
+
+
+def test_what_a_job_gives_back_of_a_side_turn_is_dropped(as_alice, alice) -> None:
+    turn = make_turn(alice)
+    down(turn)
+    job = claimed_job(alice)
+    retype(as_alice, turn, "side")
+    jobs.end_job(job, state=JobState.FAILED, reason="because")
+    assert state_of(turn) == ("dropped", "side_turn")
+    retype(as_alice, turn, "main")
+    assert state_of(turn) == ("ready", "")
+
+
+def test_what_was_learned_of_a_side_turn_does_not_count_again(as_alice, alice) -> None:
+    learned, deleted = make_turn(alice), make_turn(alice)
+    for turn in (learned, deleted):
+        down(turn)
+    jobs.end_job(
+        claimed_job(alice), state=JobState.DEPLOYED, learned=make_adapter(alice, 1, "live")
+    )
+    retype(as_alice, learned, "side")
+    housekeeping.delete_session(deleted.session)
+    versions.leave_behind(alice)
+    assert state_of(learned) == ("dropped", "side_turn")
 
 
 def test_a_bare_thumb_down_that_waits_is_dropped_too(as_alice, alice) -> None:

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import InterfaceError, OperationalError
 
 from clawweb import deployment, training_run
 from clawweb.config import config
@@ -322,3 +322,21 @@ def test_a_keeper_ends_the_work_when_the_database_has_not_answered_for_a_whole_l
     keeper.renewed -= config().lease_seconds + 1
     with pytest.raises(LeaseLost):
         keeper.check()
+
+
+@pytest.mark.parametrize("error", [InterfaceError, OperationalError])
+def test_a_keeper_goes_on_when_the_database_is_away_for_a_moment(alice, monkeypatch, error):
+    fails = iter([error("connection already closed"), None])
+
+    def wanted(job):
+        if exc := next(fails, None):
+            raise exc
+        return True
+
+    monkeypatch.setattr(jobs, "cancel_wanted", wanted)
+    monkeypatch.setattr("clawweb.keeper.finishing.finish_wanted", lambda job: False)
+    monkeypatch.setattr("clawweb.keeper.close_old_connections", lambda: None)
+    with training_run.Keeper(job_of(alice, 1)) as keeper:
+        keeper.thread.join(timeout=3)
+        assert keeper.thread.is_alive()
+        assert keeper.cancelled
