@@ -152,9 +152,10 @@ RECIPES = {
             for name, method in UPSTREAM_METHODS.items()
         ),
         recipe("combine-at-once", method="combine", at_once=True),  # what the product can do, too
+        recipe("combine-fours", method="combine", batch=4),  # a version after every fourth rating
         recipe("combine-corrected", method="combine", corrects=True),
         recipe("combine-liked", method="combine", liked_weight=1.0),  # held where it is
-        recipe("opd-fours", batch=4),  # a version after every fourth rating
+        recipe("opd-fours", batch=4),
         recipe("opd-longer", max_steps=13),  # twice the sets of re-answers
         recipe("opd-liked", liked_weight=1.0),  # what was liked is held where it is
         recipe("opd-corrected-alone", corrects=True, words=False),  # and no hint beside
