@@ -16,13 +16,14 @@ from clawweb.models import AdapterVersion, Consent, JobState, TrainingJob, Turn,
 from clawweb.selectors.chat import messages_for
 from clawweb.selectors.learning import live_adapter, policy_of, trained_on_from
 from clawweb.services import jobs, serving, versions
-from clawweb.services.errors import LeaseLost
+from clawweb.services.errors import CannotPromote, LeaseLost
 from rollouts.errors import BadReply, EngineUnavailable, RolloutError, UnknownAdapter
 from rollouts.rendering import defused
 from rollouts.types import Message, SamplingParams
 
 log = logging.getLogger(__name__)
 
+BAD_REPLIES = 5  # of a server that answers, and not what it must, until a version is given up
 _OVERTAKEN = gettext_noop(
     "Another version was made the one that answers while this one was trained. The ratings count "
     "again."
@@ -49,7 +50,10 @@ def _deploy(job: TrainingJob, child: AdapterVersion) -> None:
     except (EngineUnavailable, UnknownAdapter, BadReply, OperationalError, InterfaceError) as exc:
         # Down, or restarted between two of our calls: the sweep tries again.
         log.warning("deploying %s waits: %s", child.name, exc)
-        versions.release_deploy(job)
+        if isinstance(exc, BadReply) and _is_last(job):
+            _give_up(job, child, sentences.NOT_SERVED % {"n": child.version, "why": exc})
+        else:
+            versions.release_deploy(job)
     except LeaseLost:
         log.info("another worker deploys %s", job)
     except Unwelcome as exc:
@@ -63,15 +67,26 @@ def _deploy(job: TrainingJob, child: AdapterVersion) -> None:
 
 def _move_live(job: TrainingJob, child: AdapterVersion) -> None:
     started = time.monotonic()
+    _refuse_cancelled(job)  # also while the model server does not answer
     measured = serving.load_and_probe(child)
     with transaction.atomic():  # live, the job and its samples move together or not at all
         live = _live_for(job)
-        versions.go_live(child, over=live, why=sentences.DEPLOYED_BY % {"job": job.public_id})
+        try:
+            versions.go_live(child, over=live, why=sentences.DEPLOYED_BY % {"job": job.public_id})
+        except CannotPromote as exc:  # it moved while we looked
+            raise Unwelcome(_OVERTAKEN) from exc
         _keep_baseline(job)
         seconds = round(time.monotonic() - started, 3)
         jobs.advance(job, timings={**job.timings, "deploy": seconds, "probe": measured})
         reason = sentences.ANSWERS % {"n": child.version}
         jobs.end_job(job, state=JobState.DEPLOYED, reason=reason, learned=child)
+
+
+def _is_last(job: TrainingJob) -> bool:
+    """Counts a reply that was not as it must be; whether so many are no accident any more."""
+    count = job.timings.get("bad_replies", 0) + 1
+    jobs.advance(job, timings={**job.timings, "bad_replies": count})
+    return bool(count >= BAD_REPLIES)
 
 
 def _keep_baseline(job: TrainingJob) -> None:
@@ -90,13 +105,17 @@ def _live_for(job: TrainingJob) -> AdapterVersion | None:
     user = User.objects.select_for_update().get(pk=job.user_id)
     if user.consent != Consent.TRAIN:
         raise Unwelcome(sentences.UNWANTED)
-    if TrainingJob.objects.filter(pk=job.pk, cancel_requested=True).exists():
-        raise Unwelcome(sentences.CANCELLED)  # after the last look that the trainer took
+    _refuse_cancelled(job)  # after the last look that the trainer took
     live = live_adapter(user)
     follows = trained_on_from(live)
     if (follows.pk if follows else None) != job.parent_id:
         raise Unwelcome(_OVERTAKEN)
     return live
+
+
+def _refuse_cancelled(job: TrainingJob) -> None:
+    if TrainingJob.objects.filter(pk=job.pk, cancel_requested=True).exists():
+        raise Unwelcome(sentences.CANCELLED)
 
 
 def _give_up(

@@ -131,9 +131,7 @@ def _version(job: TrainingJob, keeper: Keeper) -> bool:
         path = versions.folder_for(job.user, version, job.attempt)
         saved = _save(base, model, result, path)
         clock.took("save")
-        kept_aside = [sample_for(row, job.parent) for row in held_back_samples(job.user)]
-        # What another template or tokenizer rendered is not what the two versions would read.
-        kept_aside = [row for row in kept_aside if row.template_hash == base.template_hash]
+        kept_aside = _kept_aside(job, base)
         measures = measure(
             base, model, parent, kept_aside, neutral_prompts(), wishes, settings, check
         )
@@ -158,6 +156,16 @@ def _version(job: TrainingJob, keeper: Keeper) -> bool:
             note=note,
         )
         return _hand_over(job, accepted=decision.accepted, note=note)
+
+
+def _kept_aside(job: TrainingJob, base: Base) -> list[Sample]:
+    """What the gate compares versions on, as the trainer sees it: not what its user has
+    contradicted since, nor what another template rendered."""
+    rows = held_back_samples(job.user)
+    known = [*rows, *jobs.samples_of(job), *learned_samples(job.parent)[:200]]
+    older = contradicted_by_newer(known)
+    held = [sample_for(row, job.parent) for row in rows if row.pk not in older]
+    return [sample for sample in held if sample.template_hash == base.template_hash]
 
 
 def _attached(base: Base, settings: TrainConfig, parent: Path | None) -> Any:

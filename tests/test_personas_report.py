@@ -25,7 +25,7 @@ from bench.personas.stages import (
     second_stage,
     stages,
 )
-from bench.personas.thumbs import chance, gains
+from bench.personas.thumbs import chance, chance_of_seeds, gains
 
 ENDS = {"satisfied": 0.75}
 
@@ -232,7 +232,11 @@ def test_chance_is_the_share_of_resamples_without_a_gain() -> None:
     # one +1 among three: none of three draws hits it in (2/3)^3
     assert chance([1.0, 0.0, 0.0]) == pytest.approx(8 / 27, abs=0.02)
     rows = [thumbed(seed, [0] * 24, [1] * 12 + [0] * 12) for seed in range(3)]
-    assert "| short | kto | 3 | 64 | 24 | 0.00 | +0.500 | 0.0001 |" in table(rows)
+    assert "| short | kto | 3 | 64 | 24 | 0.00 | +0.500 | 0.0001 | 0.000 |" in table(rows)
+    # One of three seeds gains: no draw of three has it in (2/3)^3.
+    rows = [thumbed(seed, [0] * 24, [int(seed == 0)] * 24) for seed in range(3)]
+    assert chance(gains(rows)) == pytest.approx(1 / 10_001)
+    assert chance_of_seeds(rows) == pytest.approx(8 / 27, abs=0.02)
 
 
 def test_the_table_shows_leaks_health_and_who_gains_from_a_hint() -> None:

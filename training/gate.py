@@ -274,7 +274,7 @@ def _reply_measures(
     repeat_limit = base.repeats + config.gate_repeat_margin
     return [
         _at_most("empty", own.empty, config.gate_empty_max, "of its test replies are empty"),
-        _at_most("cut_off", own.cut, cut_limit, "of its test replies do not come to an end"),
+        _cut_off(own, cut_limit),
         Measure(
             measure="length",
             value=own.length,
@@ -286,6 +286,16 @@ def _reply_measures(
         _at_most("repetition", own.repeats, repeat_limit, "of its test replies is repetition"),
         _question(own, base, config),
     ]
+
+
+def _cut_off(own: ReplyFigures, limit: float) -> Measure:
+    """Of a version whose parent's replies nearly all reach the limit of length, this tells
+    nothing."""
+    claim = "of its test replies do not come to an end"
+    if limit < 1:
+        return _at_most("cut_off", own.cut, limit, claim)
+    text = f"{own.cut:.0%} {claim}: not measured, as its parent's hardly ever do"
+    return Measure(measure="cut_off", value=own.cut, limit=1.0, ok=None, text=text)
 
 
 def _question(own: ReplyFigures, base: ReplyFigures, config: TrainConfig) -> Measure:

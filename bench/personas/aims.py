@@ -27,7 +27,7 @@ from bench.personas.rows import (
     values,
     well_served,
 )
-from bench.personas.thumbs import chance, gains, of_thumbs_alone
+from bench.personas.thumbs import chance, chance_of_seeds, gains, of_thumbs_alone
 from training.config import TrainConfig
 
 SATISFIED = ((16, 0.90), (32, 0.95))  # (rated turns, mean share satisfied)
@@ -72,7 +72,7 @@ def _satisfied(cells: Cells, people: Sequence[str], turns: int, aim: float) -> l
     mean = statistics.fmean(value for value, _ in each.values())
     shown = ", ".join(f"{person} {share:.2f}{_few(n)}" for person, (share, n) in each.items())
     words = f"satisfied after {turns} rated turns: {aim:.2f}"
-    return [words, f"{mean:.3f} ({shown})", _met(mean >= aim and _are_enough(each))]
+    return [words, f"{mean:.3f} ({shown})", _met(mean >= aim and _are_enough(each, people))]
 
 
 def _few(seeds: int) -> str:
@@ -80,8 +80,8 @@ def _few(seeds: int) -> str:
     return "" if seeds >= ENOUGH else f" on {seeds} seed{'s' * (seeds > 1)}"
 
 
-def _are_enough(each: Mapping[str, tuple[float, int]]) -> bool:
-    return all(seeds >= ENOUGH for _, seeds in each.values())
+def _are_enough(each: Mapping[str, tuple[float, int]], people: Sequence[str]) -> bool:
+    return all(person in each and each[person][1] >= ENOUGH for person in people)
 
 
 def _each(
@@ -105,7 +105,7 @@ def _nll(cells: Cells, people: Sequence[str]) -> list[str]:
     shown = ", ".join(f"{person} {gap:+.2f}{_few(n)}" for person, (gap, n) in above.items())
     words = f"nll after {turns} at most the hinted base's + {NLL_ABOVE}"
     is_met = all(gap <= NLL_ABOVE for gap, _ in above.values())
-    return [words, shown, _met(is_met and _are_enough(above))]
+    return [words, shown, _met(is_met and _are_enough(above, people))]
 
 
 def _drift(cells: Cells) -> list[str]:
@@ -207,7 +207,8 @@ def _thumbs(cells: Cells) -> list[list[str]]:
         gain = statistics.fmean(differences)
         turns = lasts(groups[name])
         asked = f"{len(differences)} questions, {len(groups[name])} seeds{_refused(groups[name])}"
-        shown = f"`{name}` {gain:+.3f} after {turns}, p {p:.4f}, {asked}"
+        runs = f" ({chance_of_seeds(groups[name]):.3f} with seeds resampled, too)"
+        shown = f"`{name}` {gain:+.3f} after {turns}, p {p:.4f}{runs}, {asked}"
         is_met = p < LIKELY and len(groups[name]) >= ENOUGH
         rows.append([_of_thumbs(person, base), shown, _met(is_met)])
     return rows

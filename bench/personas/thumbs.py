@@ -21,9 +21,9 @@ def thumbs(cells: Cells) -> list[str]:
         for person in people_of(cells)
         for recipe, group in of_thumbs_alone(of(cells, person=person)).items()
     ]
-    head = ["person", "recipe", "seeds", "turns", "questions", "base", "gain", "p"]
+    head = ["person", "recipe", "seeds", "turns", "questions", "base", "gain", "p", "p, seeds too"]
     said = "Thumbs alone: the gain in satisfied since turn 0, and how likely one of 0 or less is"
-    how = f"(questions resampled {DRAWS:,} times, each the mean of its seeds):"
+    how = f"(questions resampled {DRAWS:,} times, each the mean of its seeds; then seeds, too):"
     return [said, how, "", *grid(head, rows)] if rows else []
 
 
@@ -43,15 +43,19 @@ def _line(person: str, recipe: str, group: Cells) -> list[str]:
     gain, p = statistics.fmean(differences), chance(differences)
     turns = lasts(group)
     base = statistics.median(values(group, 0, SHARE))
-    shown = [f"{base:.2f}", f"{gain:+.3f}", f"{p:.4f}"]
+    of_seeds = f"{chance_of_seeds(group):.3f}" if len(group) > 1 else "–"
+    shown = [f"{base:.2f}", f"{gain:+.3f}", f"{p:.4f}", of_seeds]
     return [person, recipe, str(len(group)), turns, str(len(differences)), *shown]
 
 
 def gains(group: Cells) -> list[float]:
-    """Of each held-out question, the mean over seeds of passed at the last turn minus at 0.
+    """Of each held-out question, the mean over seeds of passed at the last turn minus at 0."""
+    return [statistics.fmean(each) for each in zip(*_by_seed(group), strict=True)]
 
-    Where seeds were asked different questions, of those that all were asked.
-    """
+
+def _by_seed(group: Cells) -> list[list[int]]:
+    """Each seed's gain on each question. Where seeds were asked different ones, of those that all
+    were asked."""
     seeds = []
     for cell in group:
         now, then = cell["evals"]["0"]["passed"], cell["evals"][last(cell)]["passed"]
@@ -59,7 +63,21 @@ def gains(group: Cells) -> list[float]:
         triples = zip(questions, now, then, strict=True)
         seeds.append({question: after - before for question, before, after in triples})
     common = [question for question in seeds[0] if all(question in each for each in seeds)]
-    return [statistics.fmean(each[question] for each in seeds) for question in common]
+    return [[each[question] for question in common] for each in seeds]
+
+
+def chance_of_seeds(group: Cells, *, draws: int = DRAWS, seed: int = 0) -> float:
+    """As `chance`, with the seeds resampled as well: whether other runs would have gained, as far
+    as so few can tell."""
+    dice = random.Random(seed)
+    seeds = _by_seed(group)
+    questions = range(len(seeds[0]))
+    below = 0
+    for _ in range(draws):
+        asked = dice.choices(questions, k=len(questions))
+        runs = dice.choices(seeds, k=len(seeds))
+        below += sum(run[question] for run in runs for question in asked) <= 0
+    return (below + 1) / (draws + 1)
 
 
 def chance(differences: Sequence[float], *, draws: int = DRAWS, seed: int = 0) -> float:

@@ -25,7 +25,7 @@ from clawweb.records import storable
 from clawweb.selectors import chat as chats
 from clawweb.selectors import learning
 from clawweb.selectors.waiting import replies_before
-from clawweb.services import feedback, housekeeping, jobs, versions
+from clawweb.services import feedback, housekeeping, jobs, serving, versions
 from clawweb.services.errors import ServiceError
 from clawweb.services.outage import outage
 
@@ -332,7 +332,7 @@ def download(request: HttpRequest, name: str) -> Any:
     """The version as a ZIP that `peft` loads elsewhere."""
     adapter = _adapter(request, name)
     name = f"{adapter.name}.zip"
-    return data.sent(versions.packed(adapter), name=name, kind="application/zip")
+    return data.sent(serving.packed(adapter), name=name, kind="application/zip")
 
 
 @api.delete("/adapters/{name}", auth=Scoped("train"), response={204: None}, tags=["learning"])

@@ -34,10 +34,11 @@ def versions_that_learned_from(session: ChatSession) -> list[AdapterVersion]:
     samples = TrainingSample.objects.filter(turn__session=session)
     trained = samples.filter(state=SampleState.TRAINED, adapter__isnull=False)
     used = JobSample.objects.filter(sample__in=samples, job__child__isnull=False).filter(
-        # What the trainer dropped has left its job; a refused version was trained on all the same.
+        # What the trainer dropped has left its job, and so has what a version learned that was
+        # refused or could not be served.
         Q(role__in=["replay", "reanswer"])
         | Q(sample__job=F("job"))
-        | Q(job__state=JobState.REFUSED)
+        | Q(job__state__in=[JobState.REFUSED, JobState.FAILED, JobState.CANCELLED])
     )
     found = set(trained.values_list("adapter_id", flat=True))
     found |= set(used.values_list("job__child_id", flat=True))

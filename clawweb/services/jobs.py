@@ -353,8 +353,8 @@ def _receipts(user_id: int, samples: QuerySet[TrainingSample]) -> None:
 
 
 def cancel_job(job: TrainingJob) -> bool:
-    """Cancel: a queued job ends at once, a running one at its next micro-batch. False when it is
-    over."""
+    """Cancel: a queued job ends at once, a running one at its next micro-batch, one that waits to
+    go live when that is tried again. False when it is over."""
     queued = TrainingJob.objects.filter(pk=job.pk, state=JobState.QUEUED)
     with transaction.atomic():
         if queued.update(lease_token=str(uuid.uuid4()), cancel_requested=True):
@@ -366,7 +366,7 @@ def cancel_job(job: TrainingJob) -> bool:
             )
             audit.record("cancel_job", job, before={"state": "queued"})
             return True
-        running = TrainingJob.objects.filter(pk=job.pk, state__in=RUNNING)
+        running = TrainingJob.objects.filter(pk=job.pk, state__in=[*RUNNING, JobState.DEPLOYING])
         asked = running.update(cancel_requested=True)
         if asked:
             audit.record("cancel_job", job, before={"state": job.state})

@@ -7,10 +7,12 @@ import json
 import logging
 import re
 import shutil
+import tempfile
+import zipfile
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from asgiref.sync import async_to_sync
 from django.db.models import Q
@@ -30,7 +32,7 @@ from clawweb.models import (
 )
 from clawweb.selectors.learning import policy_of
 from clawweb.selectors.trials import versions_on_trial
-from clawweb.services.errors import CannotPromote, EngineDown
+from clawweb.services.errors import CannotPromote, EngineDown, FileErased
 from rollouts.engines.base import Engine
 from rollouts.errors import (
     AdapterRejected,
@@ -43,6 +45,7 @@ from rollouts.types import BASE, Policy
 
 log = logging.getLogger(__name__)
 
+MOST_IN_MEMORY = 16 << 20  # bytes of a ZIP; a larger one is made on disk
 WEIGHTS = "adapter_model.safetensors"
 _WRITTEN = re.compile(r"\.?(v[0-9]+\.[0-9]+)(?:\.|$)")  # v3.1, v3.1.probe.json, .v3.1.unfinished-7
 NOT_PROVEN = (EngineRefused, BadReply)  # a server that cannot read it back does not keep it either
@@ -128,6 +131,11 @@ def _compare_probe(engine: Engine, probe: dict[str, Any], policy: Policy) -> dic
 
 def _mean_distance(a: Sequence[float], b: Sequence[float]) -> float:
     return sum(abs(x - y) for x, y in zip(a, b, strict=True)) / len(a)
+
+
+def fits(adapter: AdapterVersion) -> bool:
+    """Whether the server as it is set up could wear it."""
+    return adapter.base_hash == base_hash() and adapter.rank <= config().lora_rank
 
 
 def serve(adapter: AdapterVersion) -> None:
@@ -277,3 +285,33 @@ def remove_files(folder: Path) -> None:
     for beside in folder.parent.glob(f"{folder.name}.*"):
         if not beside.is_dir():
             beside.unlink(missing_ok=True)
+
+
+def packed(adapter: AdapterVersion) -> IO[bytes]:
+    """The version as a ZIP that `peft` loads elsewhere: weights, settings, how to use them."""
+    folder = config().var / adapter.path
+    if adapter.state == AdapterState.ERASED or not folder.is_dir():
+        raise FileErased(_("The files of this version are gone."))
+    file = tempfile.SpooledTemporaryFile(max_size=MOST_IN_MEMORY)  # noqa: SIM115  # its reader closes it
+    with zipfile.ZipFile(file, "w") as archive:  # stored: weights do not get smaller
+        for name in ("adapter_model.safetensors", "adapter_config.json"):
+            archive.write(folder / name, name)
+        archive.writestr("README.md", _readme(adapter))
+    file.seek(0)
+    return file
+
+
+def _readme(adapter: AdapterVersion) -> str:
+    base = config().model_folder.name
+    return f"""# Version {adapter.version} of an agent
+
+A LoRA adapter (rank {adapter.rank}) for {base}, sha256 of the weights {adapter.sha256}.
+
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained("…/{base}")
+    model = PeftModel.from_pretrained(base, "this folder")
+
+It was trained from one person's ratings and may repeat what they wrote.
+"""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 import uuid
-import zipfile
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 from django.db import IntegrityError, transaction
 from django.db.models import Max, Min
@@ -43,7 +41,6 @@ from clawweb.services import audit, serving
 from clawweb.services.errors import (
     CannotDelete,
     CannotPromote,
-    FileErased,
     LeaseLost,
     NothingToRollBack,
 )
@@ -51,8 +48,6 @@ from clawweb.services.feedback import give_back
 from clawweb.services.jobs import held
 
 log = logging.getLogger(__name__)
-
-MOST_IN_MEMORY = 16 << 20  # bytes of a ZIP; a larger one is made on disk
 
 
 class Measure(Protocol):
@@ -242,7 +237,7 @@ def leave_behind(user: User) -> AdapterVersion | None:
 
 def clean_before(live: AdapterVersion) -> AdapterVersion | None:
     """What would answer after `leave_behind`; None = the base model."""
-    return _way_back(live, forgetting=True)[0]
+    return _way_back(live.live_before, forgetting=True)[0]
 
 
 def _go_back(user: User, *, forgetting: bool) -> AdapterVersion | None:
@@ -250,9 +245,14 @@ def _go_back(user: User, *, forgetting: bool) -> AdapterVersion | None:
     if live is None:
         raise NothingToRollBack(_("The base model answers already; there is nothing to roll back."))
     line = live_line(user)
-    back, further = _way_back(live, forgetting=forgetting)
-    if back is not None:
-        serving.serve(back)
+    back, further = _way_back(live.live_before, forgetting=forgetting)
+    while back is not None:
+        try:
+            serving.serve(back)
+            break
+        except CannotPromote as exc:  # its files are gone, say: it blocks no way further back
+            log.warning("%s cannot be gone back to: %s", back.name, exc)
+            back, further = _way_back(further, forgetting=forgetting)
     with transaction.atomic():
         now = timezone.now()
         stepped = AdapterVersion.objects.filter(pk=live.pk, state=AdapterState.LIVE).update(
@@ -340,44 +340,16 @@ def delete(*, adapter: AdapterVersion) -> None:
     changed(adapter.user_id, "adapter", adapter.name)
 
 
-def packed(adapter: AdapterVersion) -> IO[bytes]:
-    """The version as a ZIP that `peft` loads elsewhere: weights, settings, how to use them."""
-    folder = config().var / adapter.path
-    if adapter.state == AdapterState.ERASED or not folder.is_dir():
-        raise FileErased(_("The files of this version are gone."))
-    file = tempfile.SpooledTemporaryFile(max_size=MOST_IN_MEMORY)  # noqa: SIM115  # its reader closes it
-    with zipfile.ZipFile(file, "w") as archive:  # stored: weights do not get smaller
-        for name in ("adapter_model.safetensors", "adapter_config.json"):
-            archive.write(folder / name, name)
-        archive.writestr("README.md", _readme(adapter))
-    file.seek(0)
-    return file
-
-
-def _readme(adapter: AdapterVersion) -> str:
-    base = config().model_folder.name
-    return f"""# Version {adapter.version} of an agent
-
-A LoRA adapter (rank {adapter.rank}) for {base}, sha256 of the weights {adapter.sha256}.
-
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM
-
-    base = AutoModelForCausalLM.from_pretrained("…/{base}")
-    model = PeftModel.from_pretrained(base, "this folder")
-
-It was trained from one person's ratings and may repeat what they wrote.
-"""
-
-
-def _way_back(live: AdapterVersion, *, forgetting: bool) -> tuple[AdapterVersion | None, list[int]]:
-    """The newest earlier live version that can still answer (`forgetting`: and has learned from no
-    deleted chat), and the way back from there."""
-    way = list(live.live_before)
+def _way_back(
+    before: Sequence[int], *, forgetting: bool
+) -> tuple[AdapterVersion | None, list[int]]:
+    """The newest of these earlier live versions, oldest first, that can still answer
+    (`forgetting`: and has learned from no deleted chat), and the way back from there."""
+    way = list(before)
     while way:
         back = AdapterVersion.objects.filter(pk=way.pop(), state=AdapterState.STANDBY).first()
         is_marked = back is not None and back.forgot_at is not None
-        if back is not None and back.base_hash == base_hash() and not (forgetting and is_marked):
+        if back is not None and serving.fits(back) and not (forgetting and is_marked):
             return back, way
     return None, []
 

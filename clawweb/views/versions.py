@@ -21,6 +21,7 @@ from clawweb.selectors.comparisons import win_rates
 from clawweb.selectors.learning import adapter_json, adapters_of, agent_status
 from clawweb.selectors.trials import trial_of
 from clawweb.sentences import said
+from clawweb.services.serving import fits
 from rollouts.errors import RolloutError
 
 STEP, LANE, EDGE = 72, 52, 30  # of the drawing, in its own units
@@ -115,9 +116,7 @@ def _previous(rows: Sequence[AdapterVersion], live: AdapterVersion | None) -> Ad
     """Where a rollback leads."""
     standby = {row.pk: row for row in rows if row.state == AdapterState.STANDBY}
     way = reversed(live.live_before if live else [])
-    return next(
-        (standby[pk] for pk in way if pk in standby and standby[pk].base_hash == base_hash()), None
-    )
+    return next((standby[pk] for pk in way if pk in standby and fits(standby[pk])), None)
 
 
 def _percent(rate: LikeRate | None) -> dict[str, Any] | None:

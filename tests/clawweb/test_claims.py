@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from clawweb.models import ChatSession, FeedbackReason, JobState, SampleState, TrainingSample
 from clawweb.selectors.learning import MAX_VERSION_AGE, receipt
 from clawweb.services import feedback, finishing, jobs
-from clawweb.training_run import sample_for
+from clawweb.training_run import _kept_aside, sample_for
 from rollouts.types import SamplingParams
 from tests.factories import claimed_job, down, down_alone, make_adapter, make_turn, up
 from training.config import CANDIDATES, TrainConfig
@@ -223,3 +225,16 @@ def test_a_job_by_kto_is_reminded_of_thumbs_whatever_was_said(alice):
     turns = learned_thumbs(alice, 5)
     down(make_turn(alice, version=1), "too_long")
     assert replayed(alice, method="kto") == turns
+
+
+def test_the_gate_asks_for_nothing_that_its_user_has_contradicted_since(alice):
+    make_adapter(alice, 1, "live")
+    old, liked, new = (make_turn(alice, version=1) for _ in range(3))
+    down(old, "too_long")
+    up(liked)
+    down(new, "too_short")
+    TrainingSample.objects.filter(turn__in=[old, liked]).update(held_back=True)
+    job = claimed_job(alice)
+    base = SimpleNamespace(template_hash=new.template_hash)
+    kept = [sample.id for sample in _kept_aside(job, base)]
+    assert kept == [liked.samples.get().pk]

@@ -17,7 +17,7 @@ from clawweb.selectors.learning import live_adapter, policy_of, receipt
 from clawweb.services import jobs, serving, versions
 from clawweb.services.errors import CannotPromote
 from rollouts.engines.scripted import ScriptedEngine
-from rollouts.errors import UnknownAdapter
+from rollouts.errors import BadReply, EngineUnavailable, UnknownAdapter
 from tests.factories import hand_over, make_adapter, rated, registered
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
@@ -148,8 +148,6 @@ def test_a_database_that_is_away_for_a_while_refuses_nothing(alice, engine, monk
 
 
 def test_an_engine_that_is_down_leaves_the_job_waiting(alice, engine, monkeypatch):
-    from rollouts.errors import EngineUnavailable
-
     async def down(policy):
         raise EngineUnavailable("no answer")
 
@@ -177,6 +175,56 @@ def test_a_server_that_restarts_between_load_and_probe_refuses_nothing(alice, en
     adapter.refresh_from_db()
     assert adapter.state == AdapterState.CANDIDATE
     assert versions.jobs_to_deploy() == [job]
+
+
+def test_a_server_that_answers_otherwise_than_it_must_is_given_up(alice, engine, monkeypatch):
+    async def without_logprobs(*_, **__):
+        raise BadReply("a scored token has no log-prob")
+
+    monkeypatch.setattr(engine, "score", without_logprobs)
+    turns = rated(alice, 1)
+    job, adapter = registered(alice)
+    hand_over(job)
+    for _ in range(deployment.BAD_REPLIES - 1):
+        deployment.deploy(job.public_id)
+        assert versions.jobs_to_deploy() == [job]
+    deployment.deploy(job.public_id)
+    job.refresh_from_db()
+    adapter.refresh_from_db()
+    assert (job.state, adapter.state) == (JobState.FAILED, AdapterState.REFUSED)
+    assert "no log-prob" in job.reason
+    assert receipt(turns[0])["state"] == "counted"
+
+
+def test_a_job_that_waits_for_the_server_can_be_cancelled(alice, engine, monkeypatch):
+    async def down(policy):
+        raise EngineUnavailable("no answer")
+
+    monkeypatch.setattr(engine, "load", down)
+    rated(alice, 1)
+    job, adapter = registered(alice)
+    hand_over(job)
+    deployment.deploy(job.public_id)
+    assert jobs.cancel_job(job)
+    deployment.deploy(job.public_id)
+    job.refresh_from_db()
+    adapter.refresh_from_db()
+    assert (job.state, adapter.state) == (JobState.CANCELLED, AdapterState.REFUSED)
+    assert jobs.queue_job(user=alice)
+
+
+def test_a_version_that_is_overtaken_at_the_last_moment_says_so(alice, engine, monkeypatch):
+    def moved(*_, **__):
+        raise CannotPromote("Another version went live in the meantime. Look again.")
+
+    monkeypatch.setattr(versions, "go_live", moved)
+    rated(alice, 1)
+    job, _ = registered(alice)
+    hand_over(job)
+    deployment.deploy(job.public_id)
+    job.refresh_from_db()
+    assert job.state == JobState.CANCELLED
+    assert "Another version was made the one that answers" in job.reason
 
 
 def test_a_broken_probe_file_ends_the_job_instead_of_trying_for_ever(alice, engine):

@@ -34,7 +34,7 @@ from clawweb.services import finishing, housekeeping, jobs, serving, transfers, 
 from clawweb.services.errors import AlreadyTraining, LeaseLost, QuotaReached, ServiceError
 from clawweb.services.forgetting import erase_learning, train_without
 from rollouts.types import Policy
-from tests.factories import claimed_job, down, make_adapter, make_turn, rated
+from tests.factories import claimed_job, down, make_adapter, make_turn, rated, registered
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine", "transfer_files")
 
@@ -87,6 +87,15 @@ def test_what_the_trainer_dropped_taught_nothing(alice: User) -> None:
     finishing.drop_samples(job, {TrainingSample.objects.get().pk: "too_long"})
     TrainingJob.objects.filter(pk=job.pk).update(child=make_adapter(alice, 1))
     assert versions_that_learned_from(turn.session) == []
+
+
+@pytest.mark.parametrize("end", [JobState.REFUSED, JobState.FAILED, JobState.CANCELLED])
+def test_a_version_that_never_answered_has_learned_all_the_same(alice: User, end: JobState) -> None:
+    turn = make_turn(alice)
+    down(turn)
+    job, child = registered(alice)
+    jobs.end_job(job, state=end, reason="because")
+    assert versions_that_learned_from(turn.session) == [child]
 
 
 # Marks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -14,7 +15,14 @@ from clawweb.config import config
 from clawweb.models import AdapterState, AdapterVersion, TrainingJob
 from clawweb.selectors.learning import adapter_json, live_adapter, policy_of
 from clawweb.services import jobs, serving, versions
-from clawweb.services.errors import CannotDelete, CannotPromote, LeaseLost, NothingToRollBack
+from clawweb.services.errors import (
+    CannotDelete,
+    CannotPromote,
+    EngineDown,
+    LeaseLost,
+    NothingToRollBack,
+)
+from rollouts.errors import EngineUnavailable
 from tests.factories import claimed_job, make_adapter, make_turn, rated, registered
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
@@ -75,6 +83,36 @@ def test_rolling_back_again_and_again_ends_at_base(alice, engine):
     versions.promote(user=alice, adapter=first)
     seen = [versions.rollback(alice) for _ in range(4)]
     assert [row.version if row else 0 for row in seen] == [3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("broken", ["gone", "too large"])
+def test_what_cannot_be_served_any_more_blocks_no_way_further_back(alice, engine, broken):
+    first, second, third = (make_adapter(alice, n) for n in (1, 2, 3))
+    for adapter in (first, second, third):
+        adapter.refresh_from_db()
+        versions.go_live(adapter, over=live_adapter(alice), why="")
+    if broken == "gone":
+        shutil.rmtree(config().var / second.path)
+    else:
+        AdapterVersion.objects.filter(pk=second.pk).update(rank=config().lora_rank * 2)
+    assert versions.rollback(alice) == first
+    second.refresh_from_db()
+    assert second.rolled_back_at is not None
+    shutil.rmtree(config().var / third.path)
+    assert versions.rollback(alice) is None  # base needs no files
+
+
+def test_a_server_that_does_not_answer_is_no_reason_to_go_further_back(alice, engine, monkeypatch):
+    async def down(policy):
+        raise EngineUnavailable("no answer")
+
+    first, second = make_adapter(alice, 1), make_adapter(alice, 2)
+    versions.go_live(first, over=None, why="")
+    versions.go_live(second, over=first, why="")
+    monkeypatch.setattr(engine, "load", down)
+    with pytest.raises(EngineDown):
+        versions.rollback(alice)
+    assert live_adapter(alice) == second
 
 
 def test_an_ancestor_of_what_is_live_is_not_called_rolled_back(alice, engine):

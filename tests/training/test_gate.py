@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -172,7 +172,7 @@ def test_preference_is_measured_on_the_plain_prompt(
     plain = [make_sample(base, n, reward=r) for n, r in enumerate((1.0, -1.0, 1.0, -1.0), 1)]
     notes = ("Be short.",)
     prompted = [
-        dataclasses.replace(
+        replace(
             sample,
             prompted_hints=notes,
             prompt_ids=base.render(prompted_messages(sample.messages, notes)),
@@ -232,20 +232,14 @@ FINE = ReplyFigures(empty=0.0, cut=0.2, length=20.0, repeats=0.05, count=10, que
     ("own", "failing"),
     [
         (FINE, set()),
-        (
-            ReplyFigures(empty=0.02, cut=0.3, length=3.0, repeats=0.2, count=10),
-            set(),
-        ),  # at the limits
-        (ReplyFigures(empty=0.03, cut=0.2, length=20.0, repeats=0.05, count=10), {"empty"}),
-        (ReplyFigures(empty=0.0, cut=0.31, length=20.0, repeats=0.05, count=10), {"cut_off"}),
-        (ReplyFigures(empty=0.0, cut=0.2, length=2.5, repeats=0.05, count=10), {"length"}),
-        (ReplyFigures(empty=0.0, cut=0.2, length=20.0, repeats=0.21, count=10), {"repetition"}),
-        (dataclasses.replace(FINE, question=10.0), set()),  # a quarter of the base's
-        (dataclasses.replace(FINE, question=9.9), {"question"}),
-        (
-            ReplyFigures(empty=1.0, cut=0.0, length=1.0, repeats=0.0, count=10),
-            {"empty", "length"},
-        ),
+        (replace(FINE, empty=0.02, cut=0.3, length=3.0, repeats=0.2), set()),  # at the limits
+        (replace(FINE, empty=0.03), {"empty"}),
+        (replace(FINE, cut=0.31), {"cut_off"}),
+        (replace(FINE, length=2.5), {"length"}),
+        (replace(FINE, repeats=0.21), {"repetition"}),
+        (replace(FINE, question=10.0), set()),  # a quarter of the base's
+        (replace(FINE, question=9.9), {"question"}),
+        (replace(FINE, empty=1.0, cut=0.0, length=1.0, repeats=0.0), {"empty", "length"}),
     ],
 )
 def test_replies_are_judged_against_the_parents(own: ReplyFigures, failing: set[str]) -> None:
@@ -254,8 +248,8 @@ def test_replies_are_judged_against_the_parents(own: ReplyFigures, failing: set[
 
 
 def test_a_base_whose_replies_do_not_tell_what_was_asked_measures_nothing() -> None:
-    vague = dataclasses.replace(FINE, question=4.9)
-    for own, base in ((FINE, vague), (dataclasses.replace(FINE, question=None), FINE)):
+    vague = replace(FINE, question=4.9)
+    for own, base in ((FINE, vague), (replace(FINE, question=None), FINE)):
         found = by_name(_reply_measures(own, FINE, base, TrainConfig()))["question"]
         assert (found.value, found.ok) == (None, None)
         assert "not measured" in found.text
@@ -286,6 +280,14 @@ def test_the_cut_off_limit_allows_for_chance_in_few_replies() -> None:
     found = by_name(_reply_measures(own, FINE, FINE, TrainConfig(gate_chance=2.0)))["cut_off"]
     assert found.limit == pytest.approx(0.2 + 0.1 + 0.409878, rel=1e-5)
     assert found.ok is True
+
+
+def test_where_the_parents_replies_hardly_end_it_is_not_measured_whether_they_do() -> None:
+    endless, config = replace(FINE, cut=1.0), TrainConfig(gate_chance=0.0)
+    for cut, ok in ((0.8, False), (0.9, None), (1.0, None)):  # 0.8 + 0.1 can be exceeded
+        found = by_name(_reply_measures(endless, replace(FINE, cut=cut), FINE, config))["cut_off"]
+        assert (found.value, found.ok) == (1.0, ok)
+        assert ("not measured" in found.text) == (ok is None)
 
 
 def test_warming_up_does_the_bases_share_and_leaves_no_adapter(
