@@ -23,6 +23,10 @@ from tests.factories import hand_over, make_adapter, rated, registered
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
 
 
+async def no_answer(*_):
+    raise EngineUnavailable("no answer")
+
+
 def test_deploying_moves_live_and_the_samples_are_learned(alice, engine):
     turns = rated(alice, 1)
     job, adapter = registered(alice)
@@ -148,10 +152,7 @@ def test_a_database_that_is_away_for_a_while_refuses_nothing(alice, engine, monk
 
 
 def test_an_engine_that_is_down_leaves_the_job_waiting(alice, engine, monkeypatch):
-    async def down(policy):
-        raise EngineUnavailable("no answer")
-
-    monkeypatch.setattr(engine, "load", down)
+    monkeypatch.setattr(engine, "load", no_answer)
     rated(alice, 1)
     job, adapter = registered(alice)
     hand_over(job)
@@ -197,10 +198,7 @@ def test_a_server_that_answers_otherwise_than_it_must_is_given_up(alice, engine,
 
 
 def test_a_job_that_waits_for_the_server_can_be_cancelled(alice, engine, monkeypatch):
-    async def down(policy):
-        raise EngineUnavailable("no answer")
-
-    monkeypatch.setattr(engine, "load", down)
+    monkeypatch.setattr(engine, "load", no_answer)
     rated(alice, 1)
     job, adapter = registered(alice)
     hand_over(job)
