@@ -143,6 +143,10 @@ class PersonAdmin(Audited, NamedCells, UserAdmin):
         self.message_user(request, _("Removed: %(names)s") % {"names": ", ".join(names) or "0"})
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        if change and not (obj.is_superuser and obj.is_active) and erasure.is_last_admin(obj):
+            obj.is_superuser = obj.is_active = True
+            words = _("You are the only admin. Make somebody else one first.")
+            self.message_user(request, words, messages.ERROR)
         super().save_model(request, obj, form, change)
         look_again(obj.pk)  # open pages of somebody who is shut out now
 

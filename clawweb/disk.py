@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import time
 from pathlib import Path
 
 from django.utils.translation import gettext as _
@@ -14,6 +15,7 @@ from django.utils.translation import gettext as _
 from clawweb.config import config
 
 MIB = 1 << 20
+SCRATCH_SECONDS = 24 * 3600  # no backup takes so long
 # How those who write for us say it: Python and the system, safetensors, SQLite, PostgreSQL.
 _FULL = ("No space left on device", "os error 28", "disk is full", "DiskFull")
 
@@ -59,3 +61,10 @@ def is_full(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def remove_scratch() -> None:
+    """The database's copy of a backup or a restore that was killed a day ago: nobody's any more."""
+    for folder in (*config().var.glob(".backup-*"), *config().var.glob(".restore-*")):
+        if folder.is_dir() and folder.stat().st_mtime < time.time() - SCRATCH_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from clawweb.records import Message, Name
+from clawweb.records import Calls, Message, Name
 
 # What chat templates put after a reply.
 _END = re.compile(r"(?:\s*(?:<\|[A-Za-z_]{1,32}\|>|</s>|<eos>|<end_of_turn>))+\s*\Z")
@@ -34,7 +34,7 @@ class OpenClawTurn(BaseModel):
     timestamp: str = ""  # of the machine that wrote it, without a zone
     messages: Annotated[list[Message], AfterValidator(_answered)]
     response_text: str = ""
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: Calls | None = None
 
     @property
     def reply(self) -> str:

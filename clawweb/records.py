@@ -138,14 +138,31 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
         content = "\n".join(part for part in parts if isinstance(part, str))
     if content is not None and not isinstance(content, str):
         raise ValueError("a message's content is text")
-    calls = message.get("tool_calls")
-    if calls is not None and not _are_objects(calls):
+    known = {name: value for name, value in message.items() if value is not None}
+    if not all(isinstance(known.get(name, ""), str) for name in ("name", "tool_call_id")):
+        raise ValueError("a message's name and tool_call_id are text")
+    if "tool_calls" in known:
+        known["tool_calls"] = tool_calls(known["tool_calls"])
+    return {**known, "content": content or ""}
+
+
+def tool_calls(value: Any) -> list[dict[str, Any]]:
+    """The calls as they are, their arguments as the text that OpenAI has them be."""
+    if not isinstance(value, list) or not all(isinstance(call, dict) for call in value):
         raise ValueError("tool_calls is a list of objects")
-    return {**message, "content": content or ""}
+    return [_call(call) for call in value]
 
 
-def _are_objects(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+def _call(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    if not isinstance(call.get("id"), str) or not isinstance(function, dict):
+        raise ValueError("a tool call has an id and a function")
+    arguments = function.get("arguments", "")
+    if isinstance(arguments, dict):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    if not isinstance(function.get("name"), str) or not isinstance(arguments, str):
+        raise ValueError("a tool call's function has a name, and arguments as text")
+    return {**call, "function": {**function, "arguments": arguments}}
 
 
 def _printable(name: str) -> str:
@@ -155,12 +172,17 @@ def _printable(name: str) -> str:
 
 
 def _zoned(at: datetime) -> datetime:
-    """A time without a zone counts as UTC."""
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
+    """A time without a zone counts as UTC; one that UTC has no year for is none."""
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    try:
+        return at.astimezone(UTC)
+    except OverflowError as exc:
+        raise ValueError("a time lies between the years 1 and 9999") from exc
 
 
 Message = Annotated[dict[str, Any], AfterValidator(_message)]
 Time = Annotated[datetime, AfterValidator(_zoned)]
+Calls = Annotated[list[dict[str, Any]], AfterValidator(tool_calls)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 CallersName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_printable)]
 
@@ -193,6 +215,8 @@ class SessionLine(BaseModel):
     external_id: CallersName | None = None
     title: Annotated[str, Field(max_length=200)] = ""
     locked: bool = False
+    pinned: bool = False
+    temporary: bool = False  # its texts are kept nowhere
     created_at: Time | None = None
     updated_at: Time | None = None
     closed_at: Time | None = None
@@ -215,7 +239,7 @@ class TurnLine(BaseModel):
     recorded: bool = True
     input: list[Message] = []
     reply: str = ""
-    tool_calls: list[dict[str, Any]] = []
+    tool_calls: Calls = []
     reasoning: str = ""
     tools: list[dict[str, Any]] = []
     tool_choice: str | dict[str, Any] | None = None

@@ -12,7 +12,7 @@ from celery import Task, shared_task
 from celery.signals import worker_ready
 from django.db import transaction
 
-from clawweb import transfer_run
+from clawweb import disk, transfer_run
 from clawweb.config import config
 from clawweb.models import Turn, User
 from clawweb.selectors.chat import next_turn
@@ -186,6 +186,7 @@ def _sweep_judgements() -> None:
 
 def _sweep_files() -> None:
     transfers.erase_old()
+    disk.remove_scratch()
     for row in transfers.forgotten():
         _send(run_transfer, (row.public_id,), config().sweep_seconds)
 

@@ -11,7 +11,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
@@ -88,6 +88,11 @@ async def ask(judge: Judge, asked: Judged, *, votes: int, seconds: float) -> lis
 
 
 async def _ballot(judge: Judge, asked: Judged, seconds: float) -> Ballot:
+    ballot = await _asked(judge, asked, seconds)
+    return replace(ballot, error=clean(ballot.error))  # anybody's words, too
+
+
+async def _asked(judge: Judge, asked: Judged, seconds: float) -> Ballot:
     try:
         async with asyncio.timeout(seconds):
             return Ballot(vote=_checked(await judge.judge(asked)))

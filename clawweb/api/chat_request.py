@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Annotated, Any, Literal
 
@@ -33,6 +34,10 @@ NOT_HERE = {"audio", "function_call", "functions", "web_search_options"}
 def _json_object(value: Any) -> Any:
     if not isinstance(value, dict):
         raise PydanticCustomError("object_expected", "an object is expected")
+    try:
+        json.dumps(value, allow_nan=False)
+    except (ValueError, RecursionError) as exc:  # no database keeps these
+        raise PydanticCustomError("not_finite", "it holds a number that is too large") from exc
     return value
 
 

@@ -135,6 +135,8 @@ def win_rates(user: User) -> list[WinRate]:
         user=user, kind=Comparison.BLIND, first__fallback="", second__fallback=""
     ).exclude(verdict="")
     rows = rows.exclude(first__version=F("second__version"))
+    for side in ("first", "second"):  # a version of another installation is none of ours
+        rows = rows.exclude(**{f"{side}__version__gt": 0, f"{side}__adapter": None})
     counts: dict[tuple[int, int], dict[str, int]] = {}
     for first, second, verdict in rows.values_list("first__version", "second__version", "verdict"):
         newer, older = max(first, second), min(first, second)

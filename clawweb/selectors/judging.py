@@ -86,6 +86,7 @@ def agreement(user: User | None) -> Agreement:
         _judgements(user)
         # What came in from elsewhere has no time: it says nothing about this judge.
         .filter(state=JudgementState.JUDGED, score__in=[-1, 1], judged_at__isnull=False)
+        .filter(judge=judge_name())  # nor does what another one said before
         .annotate(vote=Subquery(vote))
         .filter(vote__in=[-1, 1])
     )

@@ -47,7 +47,7 @@ def _call(call: dict[str, Any]) -> list[Any]:
     arguments = function.get("arguments") or "{}"
     try:
         arguments = json.loads(arguments)
-    except (TypeError, ValueError):  # a model's call need not be JSON
+    except (TypeError, ValueError, RecursionError):  # a model's call need not be JSON
         arguments = str(arguments).strip()
     return [function.get("name"), arguments]
 

@@ -41,13 +41,15 @@ def lines_of(user: User, shape: str) -> tuple[int, Iterator[list[Line]]]:
 
 
 def sessions_of(user: User) -> QuerySet[ChatSession]:
-    return ChatSession.objects.filter(user=user)
+    """Those that are not deleted: what can still be had back is in no file."""
+    return ChatSession.objects.filter(user=user, deleted_at=None)
 
 
 def finished_turns(user: User) -> QuerySet[Turn]:
     """Replies that are over; what is being written now is in the next export. Without the numbers
     of one model and one installation: no file takes them elsewhere."""
-    return Turn.objects.filter(session__user=user, state__in=FINISHED).defer(*BULKY)
+    turns = Turn.objects.filter(session__user=user, session__deleted_at=None, state__in=FINISHED)
+    return turns.defer(*BULKY)
 
 
 def pages(rows: QuerySet[Row]) -> Iterator[Row]:
@@ -84,6 +86,8 @@ def session_line(session: ChatSession) -> Line:
         "external_id": session.external_id,
         "title": session.title,
         "locked": session.locked,
+        "pinned": session.pinned,
+        "temporary": session.temporary,
         "created_at": session.created_at,
         "updated_at": session.updated_at,
         "closed_at": session.closed_at,

@@ -61,13 +61,11 @@ def open_turn(
 ) -> Turn:
     """A pending turn that a generator will answer. A browser's `client_id` gives the same turn.
 
-    A session that is not saved yet is made with it: nobody finds one that is empty. `anew`:
-    `messages` are the whole conversation, not only what is new after the parent's reply. `aside`:
-    they were said to be kept nowhere. `params` and `instructions` that are not given are what the
-    user set for the chat. `user`: the session's, read just now.
+    A session that is not saved yet is made with it. `anew`: `messages` are all of the conversation,
+    not only what is new after the parent's reply. `aside`: they are to be kept nowhere. `params`
+    and `instructions`: what the user set for the chat. `user`: the session's, read just now.
     """
-    known = turn_sent_as(session.user, client_id) if source == "ui" else None
-    if known is not None:
+    if source == "ui" and (known := turn_sent_as(session.user, client_id)):
         return known
     user = user or User.objects.get(pk=session.user_id)  # a socket's own is as old as the socket
     quotas.check_tokens(user)
@@ -92,6 +90,8 @@ def open_turn(
     _take_down(turn, messages, shape, instructions)
     anew = anew or memory_begins_at(turn)
     with transaction.atomic():
+        if source == "ui" and (known := _sent_beside(user, client_id)):
+            return known
         _reopen(session, turn, messages)
         turn.save()
         if anew:
@@ -101,6 +101,13 @@ def open_turn(
     log.info("asked", extra=logs.of_turn(turn))
     transaction.on_commit(lambda: valkey.wake_generator(turn.public_id), robust=True)
     return turn
+
+
+def _sent_beside(user: User, client_id: str | None) -> Turn | None:
+    """The same message, sent twice at once: the second one waits and finds the first's turn."""
+    if client_id:
+        User.objects.select_for_update().get(pk=user.pk)
+    return turn_sent_as(user, client_id)
 
 
 def _reopen(session: ChatSession, turn: Turn, messages: Sequence[Message]) -> None:

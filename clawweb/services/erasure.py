@@ -19,6 +19,7 @@ from typing import IO
 from asgiref.sync import async_to_sync
 from django.contrib.admin.models import LogEntry
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
@@ -38,7 +39,7 @@ from clawweb.models import (
     Turn,
     User,
 )
-from clawweb.services import audit, quotas, serving
+from clawweb.services import audit, quotas, serving, transfers
 from clawweb.services.chat import request_stop
 from clawweb.services.errors import ServiceError
 from clawweb.services.versions import mark_forgotten
@@ -106,8 +107,7 @@ def replay() -> int:
 def erase_user(user: User) -> None:
     """Shut the user out now and stop what works for them; all that is theirs goes with the next
     sweeps. Not the last admin."""
-    others = User.objects.filter(is_superuser=True, is_active=True).exclude(pk=user.pk)
-    if user.is_superuser and not others.exists():
+    if is_last_admin(user):
         raise ServiceError(_("You are the only admin. Make somebody else one first."))
     with transaction.atomic():
         audit.record("erase_user", user)
@@ -116,6 +116,13 @@ def erase_user(user: User) -> None:
         ApiKey.objects.filter(user=user, revoked_at=None).update(revoked_at=timezone.now())
         fence(user)
         look_again(user.pk)
+
+
+def is_last_admin(user: User) -> bool:
+    """By the rows, whatever `user` is about to become."""
+    admins = User.objects.filter(is_superuser=True)
+    others = admins.filter(is_active=True).exclude(pk=user.pk)
+    return admins.filter(pk=user.pk).exists() and not others.exists()
 
 
 def _name(user: User) -> str:
@@ -195,13 +202,16 @@ def _finish_user(user: User) -> None:
         return  # its generator stops it; the next sweep looks again
     _unload(user)
     _remove(config().var / serving.home_of(user.pk))
-    for path in user.transfers.exclude(path="").values_list("path", flat=True):
-        (config().var / path).unlink(missing_ok=True)
+    for name in user.transfers.values_list("public_id", flat=True):
+        transfers.remove_files(name)  # also what a worker has just written and no row tells
     with transaction.atomic():
         bury(VERSION, *user.adapters.values_list("name", flat=True))
         bury(SESSION, *user.chat_sessions.values_list("public_id", flat=True))
+        keys = [str(pk) for pk in ApiKey.objects.filter(user=user).values_list("pk", flat=True)]
         LogEntry.objects.filter(
-            content_type__app_label="clawweb", content_type__model="user", object_id=user.pk
+            Q(content_type__model="user", object_id=user.pk)
+            | Q(content_type__model="apikey", object_id__in=keys),
+            content_type__app_label="clawweb",
         ).delete()
         user.delete()
 

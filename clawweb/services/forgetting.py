@@ -82,8 +82,7 @@ def erase_learning(user: User) -> None:
         changed(user.pk, "adapter", "all")
     valkey.forget_texts(turns)
     for name in files:
-        for path in transfers.folder().glob(f"{name}*"):
-            path.unlink(missing_ok=True)
+        transfers.remove_files(name)
     _erase_files(user, names)
 
 

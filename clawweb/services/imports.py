@@ -152,6 +152,8 @@ class Import:
             external_id=None if taken.exists() else said.external_id,
             title=said.title,
             locked=said.locked,
+            pinned=said.pinned,
+            temporary=said.temporary,
             closed_at=said.closed_at,
             done=said.done,
         )
@@ -181,7 +183,7 @@ class Import:
         anew = said.context_start == said.id
         row.context_start = None if anew else self._earlier(said.context_start, session)
         self._save(row, anew=anew, **{name: getattr(said, name) for name in _TIMES})
-        if said.recorded and said.reply:
+        if said.recorded and (said.reply or said.tool_calls):
             feedback.take_over(turn=row, author=self.user, said=said.feedback)
             self.report.ratings += bool(said.feedback)
 
@@ -324,12 +326,12 @@ def _session_name(name: str) -> str:
 
 
 def _sampling(values: dict[str, Any]) -> dict[str, Any]:
-    """The parameters, if they are ones that a reply can be sampled with again."""
+    """The parameters as what they are, if they are ones that a reply can be sampled with again."""
     try:
-        _SAMPLING.validate_python(values)
+        known = asdict(_SAMPLING.validate_python(values))
     except ValidationError:
         return {}
-    return {name: values[name] for name in SamplingParams.__slots__ if name in values}
+    return {name: value for name, value in known.items() if name in values}
 
 
 def _set_times(row: ChatSession | Turn, **times: datetime | None) -> None:

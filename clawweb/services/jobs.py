@@ -24,6 +24,7 @@ from clawweb.config import config
 from clawweb.events import changed
 from clawweb.models import (
     ACTIVE_JOB,
+    OPEN_SAMPLE,
     AdapterVersion,
     Consent,
     DropReason,
@@ -338,11 +339,14 @@ def end_job(
 @transaction.atomic
 def withdraw_consent(user: User) -> None:
     """Nothing that is not learned yet is: a running job ends, and what counted is dropped."""
-    open_ones = TrainingSample.objects.filter(
-        user=user, state__in=[SampleState.WAITING, SampleState.READY]
+    unlearned = TrainingSample.objects.filter(
+        Q(state__in=OPEN_SAMPLE)
+        | Q(state=SampleState.SUPERSEDED, replaced_by=None)  # could count again
+        | Q(state=SampleState.DROPPED, drop_reason=DropReason.SIDE_TURN),
+        user=user,
     )
-    touched = list(open_ones.values_list("pk", flat=True))
-    open_ones.update(state=SampleState.DROPPED, drop_reason=DropReason.CONSENT, held_back=False)
+    touched = list(unlearned.values_list("pk", flat=True))
+    unlearned.update(state=SampleState.DROPPED, drop_reason=DropReason.CONSENT, held_back=False)
     _receipts(user.pk, TrainingSample.objects.filter(pk__in=touched))
     for job in TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB):
         cancel_job(job)

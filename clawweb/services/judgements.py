@@ -184,7 +184,7 @@ def _postpone(judgement: Judgement, *, votes: list[Any], error: str, wait: float
     _held(judgement).update(
         lease_token="",
         lease_until=now,
-        try_at=now + min(timedelta(seconds=pause), GIVE_UP),
+        try_at=now + timedelta(seconds=min(pause, GIVE_UP.total_seconds())),
         votes=votes,
         error=error,
     )

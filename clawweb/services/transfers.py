@@ -231,6 +231,12 @@ def forgotten() -> list[Transfer]:
     return list(Transfer.objects.filter(Q(state=TransferState.QUEUED) | lapsed).order_by("id"))
 
 
+def remove_files(name: str) -> None:
+    """All that is written of a transfer, finished or not."""
+    for path in folder().glob(f"{name}*"):
+        path.unlink(missing_ok=True)
+
+
 def erase_old() -> None:
     """Erase files of exports that ended a week ago, and old ones that no row names."""
     now = timezone.now()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 from allauth.account.internal.flows.login import record_authentication
 from allauth.account.internal.flows.reauthentication import raise_if_reauthentication_required
 from allauth.account.utils import perform_login
@@ -31,6 +33,7 @@ from clawweb.services import accounts, audit, browsers, erasure
 from clawweb.services.errors import ServiceError
 from clawweb.views import single_sign_on
 from clawweb.views.forms import AskingForm, ConsentForm, KeyForm, UserForm
+from clawweb.views.second_factor import note_try
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 SIGN_INS = 20  # per address and minute
@@ -48,6 +51,14 @@ def signin_link(request: HttpRequest, token: str) -> HttpResponse:
             return _signed_in(request, user, "link", reverse("chat"))
     good = request.method == "GET" and accounts.link_is_good(token)
     return render(request, "accounts/signin_link.html", {"good": good}, status=200 if good else 410)
+
+
+class CountedPasswordChange(PasswordChangeForm):
+    """Whoever sits at an open browser may not guess for ever."""
+
+    def clean_old_password(self) -> str:
+        note_try("password-again", self.user)
+        return str(super().clean_old_password())
 
 
 class PasswordView(PasswordChangeView):
@@ -71,7 +82,7 @@ class PasswordView(PasswordChangeView):
 
     def get_form_class(self) -> type[SetPasswordForm]:
         known = self.request.user.has_usable_password()
-        return PasswordChangeForm if known else SetPasswordForm
+        return CountedPasswordChange if known else SetPasswordForm
 
     def form_valid(self, form: SetPasswordForm) -> HttpResponse:
         response = super().form_valid(form)
@@ -97,7 +108,9 @@ class SignInView(LoginView):
     def post(self, request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
         refused = _too_many(request, "sign-in", SIGN_INS)
         if refused is None:
-            name = request.POST.get("username", "").strip().lower()[:150]
+            # As the form reads it: the same name in other letters is the same name.
+            name = unicodedata.normalize("NFKC", request.POST.get("username", ""))
+            name = name.strip().lower()[:150]
             refused = _too_many(request, "sign-in-as", SIGN_INS_AS, who=name)
         return refused or super().post(request, *args, **kwargs)
 

@@ -165,9 +165,9 @@ class Elsewhere(DefaultSocialAccountAdapter):  # type: ignore[misc]
 
     def save_user(self, request: HttpRequest, sociallogin: SocialLogin, form: Any = None) -> User:
         about = sociallogin.about
-        wanted = about.get("preferred_username") or str(about.get("email", "")).partition("@")[0]
+        wanted = about.get("preferred_username") or about.get("email") or ""
         role = Role.PENDING if config().sign_up == "pending" else Role.USER
-        user = accounts.add_user_from_elsewhere(username=str(wanted or ""), role=role)
+        user = accounts.add_user_from_elsewhere(username=str(wanted).partition("@")[0], role=role)
         sociallogin.user = user
         sociallogin.save(request)
         return user

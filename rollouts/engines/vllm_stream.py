@@ -29,7 +29,7 @@ class Gathered:
             return None
         chunk = json.loads(line[6:])
         if "error" in chunk:
-            raise EngineRefused(str(chunk["error"].get("message", chunk["error"])))
+            raise _error(chunk["error"])
         prompt_ids = tuple(chunk.get("prompt_token_ids") or ())
         self.prompt_ids = prompt_ids or self.prompt_ids
         if not chunk.get("choices"):
@@ -86,7 +86,7 @@ class Gathered:
         return tuple(shown) if text and not is_other else ()
 
     def rollout(self, policy: Policy, params: SamplingParams) -> Rollout:
-        if not self.finish_reason:
+        if self.finish_reason in ("", "abort"):  # a server that is stopped aborts its replies
             raise EngineUnavailable("the stream ended before the reply did")
         if not self.prompt_ids:
             raise BadReply("the engine gave no prompt ids")
@@ -102,6 +102,14 @@ class Gathered:
             reasoning="".join(self.reasoning),
             tool_calls=tuple(self.calls),
         )
+
+
+def _error(said: Any) -> Exception:
+    """What the server says in the place of a piece: its own fault, or a no."""
+    said = said if isinstance(said, dict) else {"message": said}
+    code, message = said.get("code"), str(said.get("message", said))
+    is_fault = isinstance(code, int) and code >= 500
+    return EngineUnavailable(message) if is_fault else EngineRefused(message)
 
 
 def _number(logprob: float | None) -> float:

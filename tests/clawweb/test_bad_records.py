@@ -9,9 +9,13 @@ import pytest
 
 from clawweb.models import Turn, User
 from clawweb.records import MAX_DEPTH, MAX_LINE, BadLine, kind_of, parse_line
+from clawweb.selectors.chat import messages_for
 from tests.recorded import brought_in
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
+
+
+SAID = {"role": "user", "content": "x"}
 
 
 def turn_of(**values: Any) -> bytes:
@@ -42,6 +46,12 @@ def turn_of(**values: Any) -> bytes:
         (turn_of(session="here", state="pending"), "state"),
         (turn_of(session="here", input=[{"role": "root", "content": "x"}]), "role"),
         (turn_of(session="here", input=[{"role": "user", "content": {"a": 1}}]), "is text"),
+        (turn_of(session="here", input=[{**SAID, "name": 7}]), "are text"),
+        (turn_of(session="here", input=[{**SAID, "tool_calls": [{}]}]), "has an id"),
+        (turn_of(session="here", tool_calls=[{"id": "a", "function": "x"}]), "has an id"),
+        (turn_of(session="here", tool_calls=[{"id": "a", "function": {}}]), "has a name"),
+        (turn_of(session="here", created_at="0001-01-01T00:00:00+05:00"), "between the years"),
+        (turn_of(session="here", finished_at="9999-12-31T23:59:59-05:00"), "between the years"),
         (turn_of(session="here", adapter_version=-1), "adapter_version"),
         (turn_of(session="here", feedback=[{"value": 5}]), "feedback.0.value"),
         (
@@ -62,6 +72,25 @@ def test_a_bad_line_is_told_and_stops_nothing(alice: User, raw: bytes, why: str)
         assert report.reasons[0].startswith("line 2: ")
         assert why in report.reasons[0]
         assert len(report.reasons[0]) < 200
+
+
+def test_what_clients_write_for_nothing_is_as_if_it_were_not_there(alice: User) -> None:
+    """`model_dump()` of OpenAI's SDK writes all fields; arguments are an object with others."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+    empty = {"name": None, "tool_calls": None, "tool_call_id": None, "refusal": None}
+    lines = [
+        b'{"type": "session", "version": 1, "id": "here"}',
+        turn_of(session="here", input=[{**SAID, **empty}], tool_calls=[call], reply="",
+                sampling={"temperature": "0.7"}, feedback=[{"value": 1}]),
+    ]  # fmt: skip
+    report = brought_in(alice, b"\n".join(lines)).report
+    assert (report.left_out, report.turns, report.ratings) == (0, 1, 1)
+    turn = Turn.objects.get()
+    assert turn.input_messages == [SAID]
+    assert turn.tool_calls[0]["function"]["arguments"] == '{"x": 1}'
+    assert turn.sampling == {"temperature": 0.7}
+    assert messages_for(turn)
+    assert turn.feedback.get().value == 1
 
 
 def test_many_bad_lines_are_counted_and_the_first_are_named(alice: User) -> None:

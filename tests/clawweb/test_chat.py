@@ -55,6 +55,22 @@ def test_the_first_words_become_the_title(alice):
     assert session.title == "How do I make tea?"
 
 
+def test_a_message_sent_twice_at_once_is_one_turn(alice, monkeypatch):
+    """The other call comes between the first look and the writing."""
+    other = sessions.open_session(user=alice)
+    looked = []
+
+    def look(user):
+        if not looked:
+            looked.append(user)
+            looked.append(open_turn(other, client_id="a1"))
+
+    monkeypatch.setattr(chat.quotas, "check_tokens", look)
+    late = open_turn(ChatSession(user=alice), client_id="a1")
+    assert late == looked[1]
+    assert (Turn.objects.count(), ChatSession.objects.count()) == (1, 1)
+
+
 def test_the_same_client_id_makes_no_second_turn(alice):
     session = sessions.open_session(user=alice)
     first = open_turn(session, client_id="a1")

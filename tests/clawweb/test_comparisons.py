@@ -300,6 +300,9 @@ def test_wins_are_counted_per_pair_of_versions(alice, bob, versions) -> None:
     fell_back = compared(by(alice, 2))
     Turn.objects.filter(pk=fell_back.second_id).update(version=0, fallback="gone")
     comparisons.decide(comparison=fell_back, verdict="first")
+    came_in = compared(by(alice, 2))
+    Turn.objects.filter(pk=came_in.second_id).update(version=3, adapter=None)  # of elsewhere
+    comparisons.decide(comparison=came_in, verdict="second")
     assert win_rates(alice) == [
         WinRate(version=2, against=1, won=2, lost=1, even=1),
         WinRate(version=2, against=0, won=0, lost=0, even=1),

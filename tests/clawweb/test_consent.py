@@ -102,6 +102,23 @@ def test_a_locked_chat_trains_nothing_and_prompts_nothing(alice: User) -> None:
     assert [sample.turn for sample in jobs.samples_of(job)] == [turn, later]
 
 
+def test_nothing_that_could_count_again_is_left_when_training_ends(alice: User) -> None:
+    old, new, aside, taken = (make_turn(alice) for _ in range(4))
+    down(old, "too_long")
+    down(new, "too_short")
+    job = claimed_job(alice)
+    down(taken)
+    down(aside)
+    feedback.set_turn_type(turn=aside, turn_type="side")
+    choose(alice, Consent.KEEP)
+    choose(alice, Consent.TRAIN)
+    jobs.end_job(job, state=JobState.CANCELLED)
+    feedback.set_turn_type(turn=aside, turn_type="main")
+    feedback.rate_turn(turn=make_turn(alice), author=alice, changes={"value": 1})
+    for turn in (old, new, aside, taken):
+        assert turn.samples.get().drop_reason == DropReason.CONSENT
+
+
 def test_ratings_of_a_locked_chat_wait_until_it_may_train(alice: User, setting: Any) -> None:
     """Also when the lock comes after the job was queued: no rating is lost by it."""
     setting(batch=1)

@@ -9,6 +9,7 @@ import pytest
 from django.utils import timezone
 
 from clawweb import tasks
+from clawweb.engine import judge_name
 from clawweb.models import Judgement, SampleState, TrainingSample, Turn, User
 from clawweb.selectors.agent import funnel
 from clawweb.selectors.judging import agreement, judge_is_silent, judge_status
@@ -27,7 +28,12 @@ pytestmark = pytest.mark.django_db
 
 def make_judgement(turn: Turn, *, state: str = "judged", score: int | None = 1) -> None:
     Judgement.objects.create(
-        turn=turn, next_turn=turn, state=state, score=score, judged_at=timezone.now()
+        turn=turn,
+        next_turn=turn,
+        state=state,
+        score=score,
+        judge=judge_name(),
+        judged_at=timezone.now(),
     )
 
 
@@ -60,6 +66,13 @@ def test_agreement_is_over_the_newest_fifty(alice, judge):
     judged_and_rated(alice, 0, 12)
     judged_and_rated(alice, 50, 50)
     assert (agreement(alice).agreed, agreement(alice).of) == (50, 50)
+
+
+def test_another_judge_begins_with_no_disagreement(alice, judge):
+    judged_and_rated(alice, 0, 12)
+    Judgement.objects.update(judge="the one before")
+    assert agreement(alice).of == 0
+    assert judge_status(alice)["counts"]
 
 
 def test_only_replies_with_a_verdict_and_a_vote_agree_or_not(alice, judge):

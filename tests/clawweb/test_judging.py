@@ -260,6 +260,13 @@ def test_a_change_of_mind_while_it_waits_holds(alice, judge):
     assert judge.asked == []
 
 
+def test_a_judge_that_asks_for_ages_is_asked_again_all_the_same(alice, judge):
+    turn = make_turn(alice)
+    follow(turn)
+    row = Judgement.objects.get(turn=turn)
+    judgements._postpone(row, votes=[], error="later", wait=1e15)
+
+
 def test_without_a_judge_nothing_waits(alice):
     turn = make_turn(alice)
     follow(turn)

@@ -21,7 +21,7 @@ from clawweb.models import (
 from clawweb.selectors.chat import messages_for, reply_message
 from clawweb.selectors.placing import history_hash
 from clawweb.selectors.records import conversation_lines, lines_of
-from clawweb.services import feedback, imports
+from clawweb.services import feedback, housekeeping, imports
 from clawweb.services.errors import NotRecorded
 from clawweb.services.imports import Import
 from tests.factories import make_turn, up
@@ -57,6 +57,19 @@ def test_a_conversation_comes_back_as_it_was(alice: User) -> None:
     report = brought_in(alice, before).report
     assert (report.sessions, report.turns, report.left_out) == (1, 4, 0)
     assert exported(alice) == before
+
+
+def test_how_a_chat_is_kept_comes_back_and_a_deleted_one_is_in_no_file(alice: User) -> None:
+    conversation(alice)
+    kept, deleted = ChatSession.objects.get(), make_turn(alice).session
+    ChatSession.objects.filter(pk=kept.pk).update(pinned=True, temporary=True)
+    housekeeping.delete_session(deleted)
+    lines = exported(alice)
+    assert {line["id"] for line in lines if line["type"] == "session"} == {kept.public_id}
+    ChatSession.objects.all().delete()
+    brought_in(alice, lines)
+    kept = ChatSession.objects.get()
+    assert (kept.pinned, kept.temporary) == (True, True)
 
 
 def test_the_file_says_who_follows_whom_and_what_was_said(alice: User) -> None:

@@ -147,6 +147,44 @@ def test_it_is_set_up_and_removed_with_the_password_again(client: Client, alice:
     assert acts()[-1] == "remove_second_factor"
 
 
+def test_ones_own_password_cannot_be_guessed_for_ever(
+    client: Client, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sits at an open browser would set another."""
+    monkeypatch.setattr("clawweb.views.second_factor.TRIES", 1)
+    alice.set_password(PASSWORD)
+    alice.save()
+    client.force_login(alice)
+    new = {"new_password1": "quite another 7", "new_password2": "quite another 7"}
+    client.post("/password/", {"old_password": "no", **new})
+    page = client.post("/password/", {"old_password": PASSWORD, **new})
+    assert "There were too many tries." in page.content.decode()
+    alice.refresh_from_db()
+    assert alice.check_password(PASSWORD)
+
+
+def test_a_name_in_other_letters_is_the_same_name(alice: User) -> None:
+    wide = "".join(chr(ord(letter) + 0xFEE0) for letter in "alice")
+    names = [*[wide, "alice", wide.upper()] * 10, "alice"]
+    answers = [
+        Client(REMOTE_ADDR=f"10.0.0.{n}").post("/signin/", {"username": name, "password": "no"})
+        for n, name in enumerate(names)
+    ]
+    assert [answer.status_code for answer in answers] == [200] * 30 + [429]
+
+
+@pytest.mark.parametrize("unticked", ["is_active", "is_superuser"])
+def test_the_only_admin_stays_one(admin: User, unticked: str) -> None:
+    browser = Client()
+    browser.force_login(admin)
+    ticked = {"is_active", "is_staff", "is_superuser"} - {unticked}
+    form = {"username": admin.username, "role": admin.role, **dict.fromkeys(ticked, "on")}
+    page = browser.post(f"/admin/clawweb/user/{admin.pk}/change/", form, follow=True)
+    admin.refresh_from_db()
+    assert (admin.is_active, admin.is_superuser) == (True, True)
+    assert "You are the only admin." in page.content.decode()
+
+
 def test_who_has_no_password_gives_a_code_before_setting_one(client: Client, alice: User) -> None:
     client.force_login(alice)
     _, codes = set_up(client)

@@ -94,6 +94,11 @@ def words(client: Client) -> str:
     return client.get("/signin/").content.decode()
 
 
+def test_an_address_is_not_taken_for_a_name(client: Client, provider: Any) -> None:
+    sign_in(client, "grace@example.org")
+    assert User.objects.get().username == "grace"
+
+
 def test_somebody_new_gets_an_account_and_comes_back_to_it(client: Client, provider: Any) -> None:
     assert "Sign in with Acme" in words(client)
     assert sign_in(client, "ada")["Location"] == "/jobs/"

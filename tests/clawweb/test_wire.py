@@ -98,6 +98,7 @@ async def streamed(user: Any, **body: Any) -> list[dict[str, Any]]:
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.name",
          "missing_required_parameter", ""),
         ({"response_format": "json"}, "response_format", "invalid_type", "an object"),
+        ({"response_format": {"type": "text", "x": 1e999}}, "response_format", None, "too large"),
         ({"turn_type": "middle"}, "turn_type", "invalid_value", "middle"),
     ],
 )  # fmt: skip

@@ -213,6 +213,11 @@ async def test_what_a_judge_raises_is_no_vote(act: Exception, again: bool, refus
     assert str(act) in ballot.error
 
 
+async def test_what_a_judge_says_of_its_failure_can_be_stored() -> None:
+    (ballot,) = await ask(Scripted(JudgeRefused("a\x00b \ud83d")), judged(), votes=1, seconds=1)
+    assert ballot.error == "ab ?"
+
+
 @pytest.mark.parametrize("score", [2, -2, 0.5, math.nan, True, "1", None])
 async def test_a_score_outside_the_scale_is_no_vote(score: Any) -> None:
     (ballot,) = await ask(Scripted(Vote(score=score)), judged(), votes=1, seconds=1)

@@ -101,7 +101,18 @@ def test_a_stream_that_breaks_off_is_no_reply() -> None:
     with pytest.raises(EngineUnavailable):
         gathered.rollout(BASE, SamplingParams())
     with pytest.raises(EngineRefused, match="no"):
-        gather('data: {"error": {"message": "no"}}')
+        gather('data: {"error": {"message": "no", "code": 400}}')
+
+
+def test_what_a_server_that_ends_gives_back_is_no_reply() -> None:
+    gathered, _ = gather(line(1, content="Half a"), line(2, finish="abort"))
+    with pytest.raises(EngineUnavailable):
+        gathered.rollout(BASE, SamplingParams())
+    for error in ({"message": "died", "code": 500}, {"message": "died", "code": 503}):
+        with pytest.raises(EngineUnavailable, match="died"):
+            gather("data: " + json.dumps({"error": error}))
+    with pytest.raises(EngineRefused, match="in plain words"):
+        gather('data: {"error": "in plain words"}')
 
 
 def test_a_token_whose_log_prob_is_none_breaks_the_reply() -> None:
