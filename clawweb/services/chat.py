@@ -287,9 +287,8 @@ def move_memory(turn: Turn) -> bool:
     path = [row for row in path_to(turn) if row.pk >= (turn.context_start_id or 0)]
     if len(path) < 2:
         return False
-    start = path[(len(path) + 1) // 2]
-    turn.context_start = start
-    return bool(_held(turn).update(context_start=start))
+    turn.context_start = path[(len(path) + 1) // 2]
+    return bool(_held(turn).update(context_start=turn.context_start))
 
 
 def _drop_hints(turn: Turn) -> bool:
