@@ -324,6 +324,7 @@ def test_the_aims_stand_beside_what_the_default_reaches() -> None:
         row_of("openclaw-opd", person="emoji", turns=32),
         row_of("openclaw-opd", person="asks", turns=32),
         row_of("combine-at-once", person="plain", three=4),
+        row_of("combine-fours", person="plain", three=6),
         ours("detailed", 0.86, 1.30, three=8), row_of("openclaw-opd", person="detailed", three=16),
     ]  # fmt: skip
     more = [{**row, "seed": seed} for row in rows if row["person"] == "short" for seed in (1, 2)]
@@ -342,6 +343,7 @@ def test_the_aims_stand_beside_what_the_default_reaches() -> None:
         "| rated turns until three in a row: 0.5 of upstream's best or less | 1 of 3 people (short"
         f" at most 0.24); not plain at least 3.67 {few}; a first version comes after 8, so 11 is"
         f" its soonest; while hints in the prompt hold until then (`combine-at-once`): plain 0.44"
+        f" {few}; with a version after every fourth (`combine-fours`): plain 0.67"
         f" {few}; not known: emoji at most 0.61 {few}; not counted, as both had them before their"
         f" first version: detailed 0.50 {few}; nor where neither has had them so far: asks |"
         " **no** |",

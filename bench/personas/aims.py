@@ -13,6 +13,7 @@ from bench.personas.recipes import RECIPES
 from bench.personas.rows import (
     AT_ONCE,
     DEFAULT,
+    FOURS,
     REACHABLE,
     Cells,
     Race,
@@ -151,8 +152,8 @@ def _of_question(cells: Cells) -> list[str]:
 def _sooner(cells: Cells) -> list[str]:
     """Over the people on whom both ran, on whom either ever had three in a row, and not both by the
     base itself."""
-    at_once = {race.person: race for race in races(cells, AT_ONCE)}
-    met, missed, unknown, untaught, never, sooner = [], [], [], [], [], []
+    met, missed, unknown, untaught, never = [], [], [], [], []
+    behind = set()
     for race in races(cells):
         if race.is_open:
             never.append(race.person)
@@ -162,7 +163,7 @@ def _sooner(cells: Cells) -> list[str]:
             met.append(_ratio(race))
         elif race.least > SOONER:
             missed.append(_ratio(race))
-            sooner += [_ratio(at_once[race.person])] if race.person in at_once else []
+            behind.add(race.person)
         else:
             unknown.append(_ratio(race))
     count = len(met) + len(missed) + len(unknown)
@@ -170,9 +171,14 @@ def _sooner(cells: Cells) -> list[str]:
         return []
     words = f"rated turns until three in a row: {SOONER} of upstream's best or less"
     soonest = f"a first version comes after {BATCH}, so {BATCH + 3} is its soonest"
+    at_once, by_fours = (
+        [_ratio(race) for race in races(cells, name) if race.person in behind]
+        for name in (AT_ONCE, FOURS)
+    )
     others = [
         ("not", missed),
-        (f"{soonest}; while hints in the prompt hold until then (`{AT_ONCE}`):", sooner),
+        (f"{soonest}; while hints in the prompt hold until then (`{AT_ONCE}`):", at_once),
+        (f"with a version after every fourth (`{FOURS}`):", by_fours),
         ("not known:", unknown),
         ("not counted, as both had them before their first version:", untaught),
         ("nor where neither has had them so far:", never),

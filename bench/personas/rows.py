@@ -15,6 +15,7 @@ Cells = Sequence[dict[str, Any]]
 SHARE = "satisfied"
 DEFAULT = TrainConfig().method  # what the product does unless told otherwise
 AT_ONCE = f"{DEFAULT}-at-once"  # with hints in the prompt until they are learned
+FOURS = f"{DEFAULT}-fours"  # with a version after every fourth rating
 REACHABLE = 0.7  # what the hinted base satisfies of a wish that its student can be asked for
 UPSTREAMS = "openclaw-"  # what the names of its recipes begin with
 GAIN = 0.3  # by how much more than the base, where a hint says something
