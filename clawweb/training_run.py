@@ -25,9 +25,7 @@ from clawweb.models import AdapterVersion, JobState, TrainingJob, TrainingSample
 from clawweb.selectors.chat import messages_for
 from clawweb.selectors.hints import (
     contradicted_by_newer,
-    followed_hints,
     learned_samples,
-    lessons_of,
 )
 from clawweb.selectors.learning import age_of, held_back_samples, policy_of
 from clawweb.services import finishing, jobs, serving, versions
@@ -258,7 +256,7 @@ def sample_for(row: TrainingSample, parent: AdapterVersion | None) -> Sample:
     sampling."""
     turn = row.turn
     controls = tokenizer_controls()
-    taken_back = [hint for hint in turn.prompted_hints if hint not in followed_hints(row)]
+    taken_back = [hint for hint in turn.prompted_hints if hint not in row.followed]
     return Sample(
         id=row.pk,
         messages=defused(messages_for(turn), controls),
@@ -286,7 +284,7 @@ def _wishes(job: TrainingJob) -> Wishes:
     rows = [*reversed(jobs.samples_of(job)), *learned_samples(job.parent)[:200]]
     older = contradicted_by_newer(rows)
     rows = [row for row in rows if row.pk not in older]
-    hints = dict.fromkeys(defuse(hint, controls) for row in rows for hint in lessons_of(row))
+    hints = dict.fromkeys(defuse(hint, controls) for row in rows for hint in row.lessons)
     shown = (correction_of(sample_for(row, job.parent)) for row in rows if row.correction)
     examples = islice((each for each in shown if each), CANDIDATES)
     return Wishes(hints=tuple(hints), examples=tuple(examples))

@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from clawweb.models import ids
 from clawweb.models.chat import Feedback, Turn
+from rollouts.types import lessons
 from training.config import METHODS
 
 
@@ -260,6 +261,36 @@ class TrainingSample(models.Model):
 
     def __str__(self) -> str:
         return f"sample of {self.turn_id}: {self.state}"
+
+    @property
+    def teaches(self) -> bool:
+        """Whether there is more to it than a thumb."""
+        return bool(self.correction or self.lessons)
+
+    @property
+    def lessons(self) -> tuple[str, ...]:
+        """The hints that teach the reply, as they were said."""
+        return lessons(self.hint, self.correction, self.reward, self.followed)
+
+    @property
+    def followed(self) -> list[str]:
+        """The hints in the reply's prompt that its user still holds."""
+        said = set(self.behind().values_list("hint", flat=True))
+        return [hint for hint in self.turn.prompted_hints if hint in said]
+
+    def behind(self) -> models.QuerySet[TrainingSample]:
+        """What said them. A note that was taken back or reworded is no lesson any more, nor what is
+        said in a chat that is deleted or kept out."""
+        if not self.turn.prompted_hints:
+            return TrainingSample.objects.none()
+        said = TrainingSample.objects.filter(
+            user=self.user_id,
+            hint__in=self.turn.prompted_hints,
+            replaced_by=None,
+            turn__session__locked=False,
+            turn__session__deleted_at=None,
+        )
+        return said.exclude(state__in=[SampleState.WITHDRAWN, SampleState.ERASED])
 
 
 class JobSample(models.Model):

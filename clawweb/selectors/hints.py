@@ -21,7 +21,6 @@ from clawweb.models import (
 )
 from clawweb.selectors.learning import BULKY_OF_TURN, line_of, live_adapter
 from clawweb.selectors.poles import Axes, Said
-from rollouts.types import lessons
 from training.config import CANDIDATES, KTO, REPLAYED, THUMBS_REPLAYED
 
 MOST_PROMPTED = 4  # as many as the gate lets a perfect student follow at once
@@ -86,35 +85,11 @@ def replayed_samples(
     learned = learned_samples(version)
     liked = Q(reward__gt=0)
     hinted = Q(hint__gt="") | Q(correction__gt="") | (liked & ~Q(turn__prompted_hints=[]))
-    said = [row for row in learned.filter(hinted)[:REPLAYED] if teaches(row)]
-    if method in KTO or not (said or any(map(teaches, samples))):
+    said = [row for row in learned.filter(hinted)[:REPLAYED] if row.teaches]
+    if method in KTO or not (said or any(row.teaches for row in samples)):
         return list(learned.exclude(reward=None)[:THUMBS_REPLAYED])
     chosen = [*said, *learned.filter(liked)[:CANDIDATES]]
     return list({sample.pk: sample for sample in chosen}.values())
-
-
-def lessons_of(sample: TrainingSample) -> tuple[str, ...]:
-    """The hints that teach the reply, as they were said."""
-    return lessons(sample.hint, sample.correction, sample.reward, followed_hints(sample))
-
-
-def teaches(sample: TrainingSample) -> bool:
-    """Whether there is more to it than a thumb."""
-    return bool(sample.correction or lessons_of(sample))
-
-
-def followed_hints(sample: TrainingSample) -> list[str]:
-    """The hints in the reply's prompt that its user still holds."""
-    said = set(_followed(sample).values_list("hint", flat=True))
-    return [hint for hint in sample.turn.prompted_hints if hint in said]
-
-
-def _followed(sample: TrainingSample) -> QuerySet[TrainingSample]:
-    """What said them: a note that was taken back or reworded is no lesson any more."""
-    if not sample.turn.prompted_hints:
-        return TrainingSample.objects.none()
-    said = _holding().filter(user_id=sample.user_id, hint__in=sample.turn.prompted_hints)
-    return said.exclude(state__in=[SampleState.WITHDRAWN, SampleState.ERASED])
 
 
 def undisputed_samples(user_id: int) -> list[TrainingSample]:
@@ -179,7 +154,7 @@ def _said(sample: TrainingSample, axes: Axes) -> Said:
     pole: they never put a person's aside."""
     ratings = [sample.feedback]
     if sample.reward == 1:
-        ratings += [row.feedback for row in _followed(sample).select_related("feedback")]
+        ratings += [row.feedback for row in sample.behind().select_related("feedback")]
     found = [axes.of_rating(rating) for rating in ratings if rating]
     poles = {axis: pole for said in reversed(found) for axis, pole in said.poles.items()}
     return Said(poles, says_more=any(said.says_more for said in found))

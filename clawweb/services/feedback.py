@@ -29,7 +29,7 @@ from clawweb.models import (
 )
 from clawweb.records import FeedbackLine
 from clawweb.selectors.chat import latest_feedback
-from clawweb.selectors.hints import teaches, undisputed_samples
+from clawweb.selectors.hints import undisputed_samples
 from clawweb.services.errors import Contradiction, NothingToRate, NotRecorded, UnknownReason
 from clawweb.turn_types import MAIN, OWNER
 from rollouts.types import SamplingParams
@@ -227,7 +227,7 @@ def sample_judgement(turn: Turn, judgement: Judgement) -> TrainingSample:
 
 def _decided(sample: TrainingSample, turn: Turn, *, waits: bool) -> TrainingSample:
     """The sample, unsaved, as it begins: dropped with its reason, waiting, or settled."""
-    hinted = teaches(sample)
+    hinted = sample.teaches
     reason = drop_reason(turn, reward=sample.reward, hinted=hinted)
     if reason:
         sample.state, sample.drop_reason = SampleState.DROPPED, reason
@@ -290,7 +290,7 @@ def _retype(turn: Turn, sample: TrainingSample) -> None:
         sample.state, sample.held_back = SampleState.DROPPED, False
         sample.drop_reason = DropReason.SIDE_TURN
     elif turn.turn_type == MAIN and sample.drop_reason == DropReason.SIDE_TURN:
-        hinted = teaches(sample)
+        hinted = sample.teaches
         sample.drop_reason = drop_reason(turn, reward=sample.reward, hinted=hinted)
         if not sample.drop_reason:
             settle(sample)

@@ -10,7 +10,6 @@ from django.utils.translation import gettext as _
 from clawweb import sentences
 from clawweb.events import changed
 from clawweb.models import DropReason, Event, JobState, SampleState, TrainingJob, TrainingSample
-from clawweb.selectors.hints import teaches
 from clawweb.services import audit
 from clawweb.services.errors import LeaseLost, NothingToKeep
 from clawweb.services.feedback import count_undisputed, give_back
@@ -57,7 +56,7 @@ def drop_samples(job: TrainingJob, reasons: Mapping[int, str]) -> None:
     if not held(job).exists():
         raise LeaseLost(job.public_id)
     mine = TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED)
-    hinted = {row.pk for row in samples_of(job) if teaches(row)}
+    hinted = {row.pk for row in samples_of(job) if row.teaches}
     later = [pk for pk, why in reasons.items() if pk in hinted and why in _WANT_LOGPROBS]
     job.job_samples.filter(role="new", sample__in=later).delete()
     give_back(mine.filter(pk__in=later))

@@ -27,7 +27,7 @@ from clawweb.models import (
 from clawweb.services import accounts, jobs
 from clawweb.views.chat import branch
 from clawweb.views.inspector import logprob_summary
-from tests.factories import down, make_adapter, make_turn, rated, up
+from tests.factories import comment, down, make_adapter, make_turn, rated, up
 from training.config import METHODS, TrainConfig, check_chosen
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
@@ -313,8 +313,9 @@ def test_a_reply_says_which_notes_stood_in_its_prompt(as_alice: Client, alice: U
     assert "Be &lt;short&gt;." in text_of(as_alice, inspector_of(told))
     body = as_alice.get(f"/api/turns/{told.public_id}").json()
     assert body["prompted_hints"] == ["Be <short>.", "No lists."]
-    up(told)  # and then they are what it teaches
-    assert "<td>Be &lt;short&gt;. No lists.</td>" in text_of(as_alice, inspector_of(told))
+    up(told)  # and then they are what it teaches, as far as their user still says them
+    comment(alice, "No lists.")
+    assert "<td>No lists.</td>" in text_of(as_alice, inspector_of(told))
 
 
 # Settings
