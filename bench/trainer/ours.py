@@ -1,7 +1,8 @@
 """Contestant: `training.trainer.train`, a job of one step. Its whole call is timed.
 
 Each update is a job whose parent is the one before: Adam's state goes through a file, as it does
-between versions, and is read within the time taken. So the losses stay the others' throughout.
+between versions, and is read within the time taken. Jobs of thumbs alone begin Adam anew, and then
+the others do, too. So the losses stay the others' throughout.
 """
 
 from __future__ import annotations

@@ -41,6 +41,8 @@ def main() -> None:
             norm = torch.nn.utils.clip_grad_norm_(trained, numbers["grad_clip"])
             optimizer.step()
             optimizer.zero_grad()
+        if todo.loss != "opd":
+            optimizer.state.clear()  # as our jobs of thumbs alone, which begin anew
         desk.done(loss=float(loss.detach()), grad_norm=float(norm))
 
 

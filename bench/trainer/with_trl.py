@@ -39,23 +39,26 @@ def main() -> None:
         trainer = make(todo, settings, losses, model=model, tokenizer=tokenizer, lora=lora)
         weights = load_file(todo.adapter / "adapter_model.safetensors")
         set_peft_model_state_dict(trainer.model, weights)
-        trainer.add_callback(Timer(desk, losses))
+        trainer.add_callback(Timer(desk, losses, begins_anew=todo.loss != "opd"))
         desk.ready()
         trainer.train()
 
 
 class Timer(TrainerCallback):  # type: ignore[misc]
-    """One update when told to. TRL logs after each, and with it the gradient's norm."""
+    """One update when told to. TRL logs after each, and with it the gradient's norm. `begins_anew`:
+    without Adam's moments, as our jobs of thumbs alone do."""
 
-    def __init__(self, desk: Desk, losses: list[float]) -> None:
-        self.desk, self.losses = desk, losses
+    def __init__(self, desk: Desk, losses: list[float], *, begins_anew: bool) -> None:
+        self.desk, self.losses, self.begins_anew = desk, losses, begins_anew
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         self.desk.wait()
         self.desk.start()
 
-    def on_step_end(self, *_: Any, **__: Any) -> None:
+    def on_step_end(self, *_: Any, optimizer: Any, **__: Any) -> None:
         self.desk.stop()
+        if self.begins_anew:
+            optimizer.state.clear()
 
     def on_log(self, *_: Any, logs: dict[str, float], **__: Any) -> None:
         if "grad_norm" in logs:  # the last log is of the whole run
