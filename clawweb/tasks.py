@@ -133,9 +133,11 @@ def run_transfer(transfer_id: str) -> None:
 
 @shared_task
 def let_go() -> None:
-    """What is older than the settings say, and browsers that are signed in nowhere any more."""
+    """What is older than the settings say, browsers that are signed in nowhere any more, and what
+    a killed backup left."""
     retention.apply()
     browsers.forget_ended()
+    disk.remove_scratch()
 
 
 @shared_task
@@ -186,7 +188,6 @@ def _sweep_judgements() -> None:
 
 def _sweep_files() -> None:
     transfers.erase_old()
-    disk.remove_scratch()
     for row in transfers.forgotten():
         _send(run_transfer, (row.public_id,), config().sweep_seconds)
 

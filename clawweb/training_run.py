@@ -23,10 +23,7 @@ from clawweb.engine import tokenizer_controls
 from clawweb.keeper import Cancelled, Keeper, Stopping
 from clawweb.models import AdapterVersion, JobState, TrainingJob, TrainingSample, User
 from clawweb.selectors.chat import messages_for
-from clawweb.selectors.hints import (
-    contradicted_by_newer,
-    learned_samples,
-)
+from clawweb.selectors.hints import contradicted_by_newer, learned_samples
 from clawweb.selectors.learning import age_of, held_back_samples, policy_of
 from clawweb.services import finishing, jobs, serving, versions
 from clawweb.services.errors import LeaseLost
@@ -256,7 +253,8 @@ def sample_for(row: TrainingSample, parent: AdapterVersion | None) -> Sample:
     sampling."""
     turn = row.turn
     controls = tokenizer_controls()
-    taken_back = [hint for hint in turn.prompted_hints if hint not in row.followed]
+    followed = row.followed
+    taken_back = [hint for hint in turn.prompted_hints if hint not in followed]
     return Sample(
         id=row.pk,
         messages=defused(messages_for(turn), controls),

@@ -23,6 +23,7 @@ from clawweb.models.chat import (
 from clawweb.models.learning import (
     ACTIVE_JOB,
     GONE_SAMPLE,
+    HOLDS,
     OPEN_SAMPLE,
     AdapterState,
     AdapterVersion,
@@ -46,6 +47,7 @@ __all__ = [
     "ACTIVE_JOB",
     "FINISHED",
     "GONE_SAMPLE",
+    "HOLDS",
     "OPEN_SAMPLE",
     "SCOPES",
     "SHAPES",

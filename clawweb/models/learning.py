@@ -28,6 +28,8 @@ class SampleState(models.TextChoices):
 
 
 OPEN_SAMPLE = (SampleState.WAITING, SampleState.READY, SampleState.CLAIMED)
+# Of a sample: not replaced by a newer one, and of no chat that is deleted or kept out.
+HOLDS = Q(replaced_by=None, turn__session__locked=False, turn__session__deleted_at=None)
 GONE_SAMPLE = (SampleState.SUPERSEDED, SampleState.WITHDRAWN, SampleState.ERASED)
 
 
@@ -284,11 +286,9 @@ class TrainingSample(models.Model):
         if not self.turn.prompted_hints:
             return TrainingSample.objects.none()
         said = TrainingSample.objects.filter(
+            HOLDS,
             user=self.user_id,
             hint__in=self.turn.prompted_hints,
-            replaced_by=None,
-            turn__session__locked=False,
-            turn__session__deleted_at=None,
         )
         return said.exclude(state__in=[SampleState.WITHDRAWN, SampleState.ERASED])
 

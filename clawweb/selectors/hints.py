@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from django.db.models import Max, Q, QuerySet
 
 from clawweb.models import (
+    HOLDS,
     OPEN_SAMPLE,
     AdapterVersion,
     Consent,
@@ -69,9 +70,7 @@ def learned_samples(version: AdapterVersion | None) -> QuerySet[TrainingSample]:
 
 def _holding() -> QuerySet[TrainingSample]:
     """Everybody's that were not replaced and are of no chat that is deleted or kept out."""
-    return TrainingSample.objects.filter(
-        replaced_by=None, turn__session__locked=False, turn__session__deleted_at=None
-    ).select_related("feedback", "turn")
+    return TrainingSample.objects.filter(HOLDS).select_related("feedback", "turn")
 
 
 def replayed_samples(

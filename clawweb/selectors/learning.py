@@ -61,9 +61,12 @@ def live_adapter(user: User) -> AdapterVersion | None:
 def trained_on_from(live: AdapterVersion | None) -> AdapterVersion | None:
     """Where a job begins, and what answers: the live version; the base model where that one belongs
     to another base, or is of a higher rank than is served now."""
-    if live is None or live.base_hash != base_hash() or live.rank > config().lora_rank:
-        return None
-    return live
+    return live if live is not None and fits(live) else None
+
+
+def fits(version: AdapterVersion) -> bool:
+    """Whether the server as it is set up could wear it."""
+    return version.base_hash == base_hash() and version.rank <= config().lora_rank
 
 
 def policy_of(adapter: AdapterVersion | None) -> Policy:

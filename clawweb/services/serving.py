@@ -133,11 +133,6 @@ def _mean_distance(a: Sequence[float], b: Sequence[float]) -> float:
     return sum(abs(x - y) for x, y in zip(a, b, strict=True)) / len(a)
 
 
-def fits(adapter: AdapterVersion) -> bool:
-    """Whether the server as it is set up could wear it."""
-    return adapter.base_hash == base_hash() and adapter.rank <= config().lora_rank
-
-
 def serve(adapter: AdapterVersion) -> None:
     """Have the server know the version; in words why when it does not."""
     try:

@@ -36,7 +36,7 @@ from clawweb.models import (
 )
 from clawweb.selectors.forgetting import versions_that_learned_from
 from clawweb.selectors.hints import live_line
-from clawweb.selectors.learning import live_adapter
+from clawweb.selectors.learning import fits, live_adapter
 from clawweb.services import audit, serving
 from clawweb.services.errors import (
     CannotDelete,
@@ -349,7 +349,7 @@ def _way_back(
     while way:
         back = AdapterVersion.objects.filter(pk=way.pop(), state=AdapterState.STANDBY).first()
         is_marked = back is not None and back.forgot_at is not None
-        if back is not None and serving.fits(back) and not (forgetting and is_marked):
+        if back is not None and fits(back) and not (forgetting and is_marked):
             return back, way
     return None, []
 

@@ -18,10 +18,9 @@ from clawweb.engine import base_hash, get_engine
 from clawweb.models import AdapterState, AdapterVersion, TrainingSample, User
 from clawweb.selectors.agent import LikeRate, like_rates
 from clawweb.selectors.comparisons import win_rates
-from clawweb.selectors.learning import adapter_json, adapters_of, agent_status
+from clawweb.selectors.learning import adapter_json, adapters_of, agent_status, fits
 from clawweb.selectors.trials import trial_of
 from clawweb.sentences import said
-from clawweb.services.serving import fits
 from rollouts.errors import RolloutError
 
 STEP, LANE, EDGE = 72, 52, 30  # of the drawing, in its own units

@@ -23,6 +23,14 @@ from tests.factories import hand_over, make_adapter, rated, registered
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
 
 
+def handed_over(user):
+    """A job on one rating whose version waits to go live."""
+    rated(user, 1)
+    job, adapter = registered(user)
+    hand_over(job)
+    return job, adapter
+
+
 async def no_answer(*_):
     raise EngineUnavailable("no answer")
 
@@ -38,9 +46,7 @@ def test_deploying_moves_live_and_the_samples_are_learned(alice, engine):
 
 
 def test_deploying_twice_does_nothing_the_second_time(alice, engine):
-    rated(alice, 1)
-    job, adapter = registered(alice)
-    hand_over(job)
+    job, adapter = handed_over(alice)
     deployment.deploy(job.public_id)
     deployment.deploy(job.public_id)
     assert live_adapter(alice) == adapter
@@ -138,9 +144,7 @@ def test_a_database_that_is_away_for_a_while_refuses_nothing(alice, engine, monk
     def away(*_, **__):
         raise OperationalError("the server closed the connection")
 
-    rated(alice, 1)
-    job, adapter = registered(alice)
-    hand_over(job)
+    job, adapter = handed_over(alice)
     with monkeypatch.context() as patch:
         patch.setattr(versions, "go_live", away)
         deployment.deploy(job.public_id)
@@ -153,9 +157,7 @@ def test_a_database_that_is_away_for_a_while_refuses_nothing(alice, engine, monk
 
 def test_an_engine_that_is_down_leaves_the_job_waiting(alice, engine, monkeypatch):
     monkeypatch.setattr(engine, "load", no_answer)
-    rated(alice, 1)
-    job, adapter = registered(alice)
-    hand_over(job)
+    job, adapter = handed_over(alice)
     deployment.deploy(job.public_id)
     job.refresh_from_db()
     adapter.refresh_from_db()
@@ -169,9 +171,7 @@ def test_a_server_that_restarts_between_load_and_probe_refuses_nothing(alice, en
         raise UnknownAdapter("who?")
 
     monkeypatch.setattr(engine, "score", forget)
-    rated(alice, 1)
-    job, adapter = registered(alice)
-    hand_over(job)
+    job, adapter = handed_over(alice)
     deployment.deploy(job.public_id)
     adapter.refresh_from_db()
     assert adapter.state == AdapterState.CANDIDATE
@@ -199,9 +199,7 @@ def test_a_server_that_answers_otherwise_than_it_must_is_given_up(alice, engine,
 
 def test_a_job_that_waits_for_the_server_can_be_cancelled(alice, engine, monkeypatch):
     monkeypatch.setattr(engine, "load", no_answer)
-    rated(alice, 1)
-    job, adapter = registered(alice)
-    hand_over(job)
+    job, adapter = handed_over(alice)
     deployment.deploy(job.public_id)
     assert jobs.cancel_job(job)
     deployment.deploy(job.public_id)
@@ -216,9 +214,7 @@ def test_a_version_that_is_overtaken_at_the_last_moment_says_so(alice, engine, m
         raise CannotPromote("Another version went live in the meantime. Look again.")
 
     monkeypatch.setattr(versions, "go_live", moved)
-    rated(alice, 1)
-    job, _ = registered(alice)
-    hand_over(job)
+    job, _ = handed_over(alice)
     deployment.deploy(job.public_id)
     job.refresh_from_db()
     assert job.state == JobState.CANCELLED
@@ -288,9 +284,7 @@ def holding(servers):
 
 
 def test_a_version_is_on_every_server_and_proven_there_before_it_is_live(alice, servers):
-    rated(alice, 1)
-    job, adapter = registered(alice)
-    hand_over(job)
+    job, adapter = handed_over(alice)
     deployment.deploy(job.public_id)
     assert live_adapter(alice) == adapter
     assert holding(servers) == [{adapter.name}, {adapter.name}]
@@ -299,9 +293,7 @@ def test_a_version_is_on_every_server_and_proven_there_before_it_is_live(alice, 
 @pytest.mark.parametrize("wrong", [0, 1])
 def test_a_version_that_one_of_the_servers_misreads_does_not_go_live(alice, servers, wrong):
     servers[wrong].misreads = True
-    rated(alice, 1)
-    job, adapter = registered(alice)
-    hand_over(job)
+    job, adapter = handed_over(alice)
     deployment.deploy(job.public_id)
     job.refresh_from_db()
     assert (live_adapter(alice), job.state) == (None, JobState.FAILED)
