@@ -54,8 +54,15 @@ class NudgeConsumer(AsyncJsonWebsocketConsumer):
         else:
             self.user: User = user
             await self._join(events.group(user.pk))
-            if user.runs_training:
-                await self._join(events.ADMINS)
+            await self._hear_as_allowed()
+
+    async def _hear_as_allowed(self) -> None:
+        """Everybody's jobs, for as long as this person runs training."""
+        hears = events.ADMINS in self.groups
+        if self.user.runs_training and not hears:
+            await self._join(events.ADMINS)
+        elif hears and not self.user.runs_training:
+            await self._leave(events.ADMINS)
 
     async def _join(self, name: str) -> None:
         try:
@@ -63,6 +70,13 @@ class NudgeConsumer(AsyncJsonWebsocketConsumer):
             self.groups = [*self.groups, name]
         except Exception:  # no Valkey, no nudges: the page polls
             return
+
+    async def _leave(self, name: str) -> None:
+        self.groups = [group for group in self.groups if group != name]
+        try:
+            await self.channel_layer.group_discard(name, self.channel_name)
+        except Exception:  # nothing is nudged then either; what comes later must not be passed on
+            await self.close(SIGNED_OUT)
 
     def _same_origin(self) -> bool:
         """Browsers send Origin with every websocket; one from another site is not ours."""
@@ -76,6 +90,9 @@ class NudgeConsumer(AsyncJsonWebsocketConsumer):
     async def look_again(self, event: dict[str, Any]) -> None:
         if not await self._may_stay():
             await self.close(SIGNED_OUT)
+            return
+        await in_db(self.user.refresh_from_db)  # what they may do may be another
+        await self._hear_as_allowed()
 
     async def _may_stay(self) -> bool:
         """A socket outlives the sign-in that opened it; that may have been ended elsewhere."""

@@ -147,6 +147,8 @@ class SetUp(ActivateTOTPView):  # type: ignore[misc]
 
     def form_valid(self, form: FirstCode) -> HttpResponse:
         response: HttpResponse = super().form_valid(form)
+        app = Authenticator.objects.get(user=self.request.user, type=Authenticator.Type.TOTP)
+        second_factor.spend_code(app, form.cleaned_data["code"])  # it signs nobody in
         # The code just given is proof enough to be shown the recovery codes.
         record_authentication(self.request, self.request.user, "mfa", reauthenticated=True)
         audit.record("add_second_factor", self.request.user)

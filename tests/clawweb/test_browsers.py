@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from clawweb import middleware
 from clawweb.consumers import SIGNED_OUT
+from clawweb.events import changed, look_again
 from clawweb.models import AuditEvent, User
 from clawweb.orm import in_db
 from clawweb.services import accounts, browsers
@@ -160,3 +161,32 @@ async def test_a_command_is_refused_when_no_nudge_came(
             await chat.send_json({"type": "send", "text": "hello"})
             assert await closed(chat) == SIGNED_OUT
     assert await in_db(alice.chat_sessions.count) == 0
+
+
+@pytest.mark.queue
+@pytest.mark.django_db(transaction=True, serialized_rollback=True)
+async def test_an_open_socket_hears_of_others_jobs_only_while_one_runs_training(
+    alice: User, bob: User, engine: Any, valkey_server: Any
+) -> None:
+    def becomes(role: str) -> None:
+        User.objects.filter(pk=alice.pk).update(role=role)
+        look_again(alice.pk)
+        changed(alice.pk, "session", f"as-{role}")  # a socket takes one thing after another
+
+    def nudge(role: str) -> None:
+        changed(bob.pk, "job", f"of-bob-{role}")
+        changed(alice.pk, "job", f"of-alice-{role}")
+
+    async with connected(alice) as socket:
+        heard = []
+
+        async def until(name: str) -> None:
+            while (told := (await socket.receive_json())["id"]) != name:
+                heard.append(told)
+
+        for role in ("trainer", "user"):
+            await in_db(becomes, role)
+            await until(f"as-{role}")
+            await in_db(nudge, role)
+            await until(f"of-alice-{role}")
+        assert [name for name in heard if "bob" in name] == ["of-bob-trainer"]

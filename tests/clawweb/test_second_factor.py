@@ -66,6 +66,8 @@ def test_a_link_is_followed_by_a_code_and_a_code_is_good_once(client: Client, al
     first, led_to = by_link(alice)
     assert led_to == "/signin/code/"
     assert not is_in(first)
+    set_up_by = code_of(secret)
+    assert "used already" in first.post("/signin/code/", {"code": set_up_by}).content.decode()
     assert "not right" in first.post("/signin/code/", {"code": "000000"}).content.decode()
     assert not is_in(first)
     code = code_of(secret, 1)  # a clock that is half a minute ahead
@@ -93,7 +95,7 @@ def test_a_password_is_followed_by_a_code_too_and_then_by_where_one_wanted_to_go
     assert browser.post("/signin/", form)["Location"] == "/signin/code/"
     for path in ("/chat/", "/api/sessions", "/admin/"):
         assert browser.get(path).status_code in (302, 401), path
-    assert browser.post("/signin/code/", {"code": code_of(secret)})["Location"] == "/jobs/"
+    assert browser.post("/signin/code/", {"code": code_of(secret, 1)})["Location"] == "/jobs/"
 
 
 def test_the_admins_tables_have_no_way_in_of_their_own(admin: User) -> None:
@@ -261,7 +263,7 @@ def test_secrets_are_sealed_and_another_key_opens_nothing(
         second_factor.unseal(factor.data["secret"])
     browser, led_to = by_link(alice)
     assert led_to == "/signin/code/"
-    page = browser.post("/signin/code/", {"code": code_of(secret)}).content.decode()
+    page = browser.post("/signin/code/", {"code": code_of(secret, 1)}).content.decode()
     assert "cannot be read any more" in page
     assert not is_in(browser)
 
