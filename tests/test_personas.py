@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.personas.cell import Cell, three_in_a_row
+from bench.personas.cell import Cell
 from bench.personas.lab import Lab
 from bench.personas.people import PEOPLE, Answer
 from bench.personas.recipes import QUICK
+from bench.personas.rows import three_in_a_row
 from bench.personas.run import QUICK_ASKED, quick
 from rollouts.config import EngineConfig
 from rollouts.engines import build_engine

@@ -9,14 +9,15 @@ from importlib import import_module
 from itertools import pairwise
 from math import log
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench.personas.cell import Cell
+from bench.personas.cell import ASIDE, ASIDE_EVERY, Cell
 from bench.personas.lab import Lab
 from bench.personas.people import PEOPLE
 from bench.personas.questions import all_questions, questions_for
-from bench.personas.recipes import RECIPES
+from bench.personas.recipes import RECIPES, SERVED
 from bench.personas.rival import schedule
 from bench.personas.sft import sft_update
 from rollouts.hints import prompted_messages
@@ -53,6 +54,11 @@ class Stage(Lab):
             policy=BASE,
             params=SamplingParams(),
         )
+
+
+class NoEngine:
+    async def unload(self, policy: Policy) -> None:
+        """Nothing is served here."""
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +130,49 @@ def test_a_batch_of_hinted_turns_waits_for_them(
     learned.clear()
     cell_of(stage, "openclaw-combine").run(40, with_gate=False)
     assert [[s.id for s in batch] for batch in learned] == [[*range(16)], [*range(16, 32)]]
+
+
+def test_as_served_every_fifth_rating_after_a_version_is_the_gates(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clawweb.services.feedback import HELD_BACK_EVERY, HELD_BACK_WINDOW
+
+    assert (ASIDE_EVERY, ASIDE) == (HELD_BACK_EVERY, HELD_BACK_WINDOW)
+    batches: list[list[int]] = []
+
+    def learn(cell: Cell, samples: list[Sample]) -> None:
+        batches.append([sample.id + 1 for sample in samples])
+        cell.policy = replace(BASE, adapter="a", version=len(batches), path="a")
+
+    monkeypatch.setattr(Cell, "learn", learn)
+    monkeypatch.setattr(stage, "engine", NoEngine())
+    cell = cell_of(stage, SERVED)
+    cell.run(38, with_gate=False)
+    assert batches == [
+        [1, 2, 3, 4, 5, 6, 7, 8],
+        [9, 11, 12, 13, 14, 16, 17, 18],
+        [19, 21, 22, 23, 24, 26, 27, 28],
+        [29, 31, 32, 33, 34, 36, 37, 38],
+    ]  # as the table says: jobs begin at 8, 18, 28, 38
+    assert [sample.id + 1 for sample in cell.aside] == [10, 15, 20, 25, 30, 35]
+
+
+def test_as_served_what_the_gate_turns_down_is_tried_once_more_and_answers_nobody(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[list[int]] = []
+
+    def update(_: Cell, samples: Sequence[Sample], folder: Path) -> dict[str, Any]:
+        batches.append([sample.id + 1 for sample in samples])
+        return {"steps": 1, "stopped": "steps", "dropped": [], "accepted": False}
+
+    monkeypatch.setattr(Cell, "update", update)
+    cell = cell_of(stage, SERVED)
+    row = cell.run(17, with_gate=False)
+    assert batches == [[*range(1, 9)], [*range(1, 10)], [*range(9, 17)], [*range(10, 18)]]
+    assert cell.policy == BASE
+    assert not cell.learned
+    assert [update["accepted"] for update in row["updates"]] == [False] * 4
 
 
 def test_a_chip_says_what_the_product_says_for_it() -> None:

@@ -11,13 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from peft import PeftModel
 from torch import Tensor
 
 from bench.personas.lab import TEMPERATURE, Lab, answer_of, asked
 from bench.personas.people import Person
-from bench.personas.questions import HELD_OUT, questions_for
+from bench.personas.questions import HELD_OUT, elsewhere, questions_for
 from bench.personas.recipes import Recipe, made_with
 from bench.personas.rival import trl_update
+from bench.personas.rows import three_in_a_row
 from bench.personas.sft import sft_update
 from rollouts.hints import hinted_messages
 from rollouts.types import BASE, Demonstration, Policy, Rollout, Sample
@@ -25,7 +27,7 @@ from training.adapters import attach, detach, save_version
 from training.advantages import Baseline
 from training.config import CANDIDATES, REPLAYED, THUMBS_REPLAYED, TrainConfig
 from training.demonstrations import correction_of
-from training.drift import Wishes
+from training.drift import Wishes, drift, drift_limit
 from training.forward import response_logprobs
 from training.gate import decide, measure, neutral_prompts, question_gains, step_back
 from training.optimizer import save_optimizer
@@ -34,6 +36,7 @@ from training.trainer import train
 TRIES = 8  # at a corrected answer
 AHEAD = 8  # turns that are answered in one go
 MOST_SHOWN = 4  # hints in a prompt
+ASIDE_EVERY, ASIDE = 5, 8  # ratings that the product keeps for its gate: services/feedback.py
 EVALS = (0, 4, 8, 16, 32, 64)
 
 
@@ -60,6 +63,8 @@ class Cell:
         self.wanted: dict[int, str] = {}  # by turn: what the person would say of the reply
         self.examples: list[Demonstration] = []  # what they wrote instead, newest first
         self.waiting: list[Sample] = []  # for the batch to be full
+        self.aside: list[Sample] = []  # for the gate
+        self.refused: set[int] = set()  # turns that the gate turned down once
         self.seen: tuple[Any, dict[str, Any]] = (None, {})  # what answered, and how it did
         self.replies: Sequence[Rollout] = ()  # that it gave
         self.ahead: dict[Any, Rollout] = {}  # by turn and what answers: to turns yet to come
@@ -71,8 +76,7 @@ class Cell:
         """The cell's line for the results. Without the gate, nor `about`, it is brief."""
         evals, done = {"0": self.first(with_about=with_gate)}, 0
         while done < turns and self.recipe.is_rated:
-            ahead = 1 if self.recipe.at_once else self.recipe.batch - len(self.waiting)
-            then = min(done + ahead, turns)
+            then = min(done + self.to_update(done), turns)
             # No update comes in between: what answers now is what would answer then.
             evals |= {str(n): self.evaluate() for n in self.asked_at if done < n < then}
             self.take(self.rate(done, then - done))
@@ -97,6 +101,21 @@ class Cell:
         if not self.policy.is_base:
             asyncio.run(self.lab.engine.unload(self.policy))
         return cell
+
+    def to_update(self, done: int) -> int:
+        """Turns that are answered by what answers now, if they all count: until the next update."""
+        if self.recipe.at_once:
+            return 1
+        count, missing = 0, max(1, self.recipe.batch - len(self.waiting))
+        while missing:
+            missing -= not self.is_kept_aside(done + count)
+            count += 1
+        return count
+
+    def is_kept_aside(self, turn: int) -> bool:
+        """Whether this rating (turns count from 0) is the gate's, and trains nothing."""
+        is_tested = self.recipe.as_served and not self.policy.is_base
+        return is_tested and (turn + 1) % ASIDE_EVERY == 0
 
     def rate(self, done: int, count: int) -> list[Sample]:
         """The next turns, each with its verdict."""
@@ -153,8 +172,10 @@ class Cell:
     def take(self, samples: Sequence[Sample]) -> None:
         """Into the batch with those that count; when it is full, it is learned."""
         counts = self.recipe.counts_unhinted
-        self.waiting += [sample for sample in samples if sample.hint or counts]
-        if len(self.waiting) == self.recipe.batch:
+        self.aside += [sample for sample in samples if self.is_kept_aside(sample.id)]
+        trains = [sample for sample in samples if not self.is_kept_aside(sample.id)]
+        self.waiting += [sample for sample in trains if sample.hint or counts]
+        if trains and len(self.waiting) >= self.recipe.batch:
             batch, self.waiting = self.waiting, []
             self.learn(batch)
 
@@ -167,17 +188,21 @@ class Cell:
             samples = self.corrected(samples)
         if not samples:  # nothing was to be corrected
             return
-        version = self.policy.version + 1
+        version = len(self.updates) + 1
         folder = self.lab.folder / f"{self.label}-v{version}"
         started = time.monotonic()
         facts = self.update(samples, folder)
         facts["seconds"] = round(time.monotonic() - started, 1)
         facts["liked"] = sum(sample.reward == 1.0 for sample in samples)
+        self.updates.append(facts)
+        if not facts.get("accepted", True):  # once more with one newer rating, then never again
+            self.waiting = [sample for sample in samples if sample.id not in self.refused]
+            self.refused |= {sample.id for sample in samples}
+            return
         self.learned += samples
         child = Policy(adapter=f"{self.label}-v{version}", version=version, path=str(folder))
         self.lab.serve(child, instead_of=self.policy)
         self.policy = child
-        self.updates.append(facts)
 
     def update(self, samples: Sequence[Sample], folder: Path) -> dict[str, Any]:
         """The next version in `folder`, by the recipe's trainer, and what came of it."""
@@ -204,20 +229,27 @@ class Cell:
                 replay=self.reminders(samples), parent_optimizer=self.optimizer,
                 baseline=self.baseline, on_step=lambda step: None, check=quiet,
             )  # fmt: skip
+            dropped = sorted(result.dropped.values())
+            facts = {"steps": result.steps, "stopped": result.stopped, "dropped": dropped}
             if self.recipe.steps_back:
                 neutral = neutral_prompts()
                 step_back(self.lab.base, model, parent, neutral, self.wishes(), config, quiet)
+            if self.recipe.as_served:
+                facts["accepted"] = self.is_accepted(model, config)
             save_version(model, folder)
         finally:
             detach(self.lab.base, model)
-        self.optimizer = folder.with_suffix(".adam")
-        save_optimizer(result.optimizer, self.optimizer)
-        self.baseline = result.baseline
-        return {
-            "steps": result.steps,
-            "stopped": result.stopped,
-            "dropped": sorted(result.dropped.values()),
-        }
+        if facts.get("accepted", True):
+            self.optimizer = folder.with_suffix(".adam")
+            save_optimizer(result.optimizer, self.optimizer)
+            self.baseline = result.baseline
+        return facts
+
+    def is_accepted(self, model: PeftModel, config: TrainConfig) -> bool:
+        """By the gate of the product, which would not let anybody talk to it otherwise."""
+        parent, aside = self.folder_of(self.policy), self.aside[-ASIDE:]
+        told = neutral_prompts(), self.wishes(), config, quiet
+        return decide(measure(self.lab.base, model, parent, aside, *told)).accepted
 
     def reminders(self, samples: Sequence[Sample]) -> list[Sample]:
         """Earlier samples that take part again: the newest hinted, and the newest liked; the newest
@@ -346,11 +378,16 @@ class Cell:
             measures = measure(
                 self.lab.base, model, None, (), neutral_prompts(), wishes, config, quiet,
             )  # fmt: skip
+            # The way back ends at the limit of the gate's own prompts: what of others?
+            there = self.lab.base, model, elsewhere()
+            value = drift(*there, config, quiet)
+            limit = drift_limit(*there, wishes, config, quiet)
         finally:
             detach(self.lab.base, model)
         found = {m.measure: m.value and round(m.value, 3) for m in measures}
-        limit = next(m.limit for m in measures if m.measure == "drift")
-        found["drift_limit"] = limit and round(limit, 3)
+        found |= {"drift_elsewhere": round(value, 3), "drift_elsewhere_limit": round(limit, 3)}
+        own = next(m.limit for m in measures if m.measure == "drift")
+        found["drift_limit"] = own and round(own, 3)
         return {**found, "accepted": decide(measures).accepted}
 
     @staticmethod
@@ -360,11 +397,3 @@ class Cell:
 
 def quiet() -> None:
     """The check of a job that nobody cancels."""
-
-
-def three_in_a_row(passes: Sequence[bool]) -> int | None:
-    """Rated turns until three in a row had passed (arXiv 2603.10165 v2); None when never."""
-    for last in range(2, len(passes)):
-        if all(passes[last - 2 : last + 1]):
-            return last + 1
-    return None

@@ -6,6 +6,8 @@ Per hint, over sampled replies, means and ranges: KL(base || hinted base) and th
 replies' own words, nats per token; and the hint's own share, KL(base under a note that asks for
 nothing || hinted base) / KL(base || hinted base), with how many replies have it below
 `hint_effect_min`: there the hint is dropped. `--before`: exchanges that come before the question.
+What else might tell a wish from small talk: `--notes`, of which the nearest counts; `--after`, the
+tokens of a reply that are left out.
 """
 
 from __future__ import annotations
@@ -54,6 +56,8 @@ def main() -> None:
     parser.add_argument("--base", type=Path, required=True)
     parser.add_argument("--questions", type=int, default=5)
     parser.add_argument("--before", type=int, default=0)
+    parser.add_argument("--notes", nargs="+", default=[NOTE])
+    parser.add_argument("--after", type=int, default=0)
     args = parser.parse_args()
     base = load_base(args.base, threads=1)
     path = Path(__file__).with_name("questions.json")
@@ -70,17 +74,24 @@ def main() -> None:
     prompts = [base.render(messages) for messages in asked]
     replies = replies_of(base, prompts)
     wishes = {wish.hint for person in PEOPLE.values() for wish in person.wishes}
-    notes = [under(base, messages, NOTE) for messages in asked]
+    notes = [
+        [
+            response_hidden(base, base.model, [(under(base, messages, note), ids)])
+            for note in args.notes
+        ]
+        for messages, ids in zip(asked, replies, strict=True)
+    ]
     for hint in [*sorted(wishes), *OTHER_WISHES, *SMALL_TALK]:
         effects, ratios, shares = [], [], []
-        for messages, plain, note, ids in zip(asked, prompts, notes, replies, strict=True):
+        for messages, plain, noted, ids in zip(asked, prompts, notes, replies, strict=True):
             hinted = under(base, messages, hint)
-            plain_TH, note_TH, hinted_TH = (
-                response_hidden(base, base.model, [(p, ids)]) for p in (plain, note, hinted)
+            plain_TH, hinted_TH = (
+                response_hidden(base, base.model, [(p, ids)]) for p in (plain, hinted)
             )
-            moved_T = kl_between(base, plain_TH, hinted_TH)
+            moved_T = kl_between(base, plain_TH, hinted_TH)[args.after :]
             effects.append(float(moved_T.mean()))
-            shares.append(own_share(kl_between(base, note_TH, hinted_TH), moved_T))
+            own = (kl_between(base, note_TH, hinted_TH)[args.after :] for note_TH in noted)
+            shares.append(min(own_share(own_T, moved_T) for own_T in own))
             pairs = [response_logprobs(base, base.model, (p, ids)) for p in (plain, hinted)]
             ratios.append(float((pairs[1] - pairs[0]).mean()))
         dropped = statistics.fmean(share < TrainConfig().hint_effect_min for share in shares)

@@ -41,3 +41,8 @@ def questions_for(
 def is_recipe(question: str) -> bool:
     data = all_questions()
     return question in data["recipes"] or question in data["recipes_held_out"]
+
+
+def elsewhere() -> tuple[str, ...]:
+    """Questions that no wish is about, no version was ever moved back by and nothing tuned on."""
+    return tuple(all_questions()["elsewhere"])

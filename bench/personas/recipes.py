@@ -30,6 +30,7 @@ class Recipe:
     rate: float | None  # for "trl"
     steps_back: bool  # what "train" leads beyond the drift limit is moved back, as in the product
     at_once: bool  # hints that are not learned yet go into the prompt
+    as_served: bool  # as a job of the product: its gate, and every fifth rating kept for that
 
     @property
     def is_thumb(self) -> bool:
@@ -50,6 +51,7 @@ def recipe(
     corrects: bool = False,
     steps_back: bool = True,
     at_once: bool = False,
+    as_served: bool = False,
     batch: int = 8,
     counts_unhinted: bool = True,
     rate: float | None = None,
@@ -68,6 +70,7 @@ def recipe(
         rate=rate,
         steps_back=steps_back,
         at_once=at_once,
+        as_served=as_served,
     )
 
 
@@ -125,6 +128,8 @@ ONE_BOOST: dict[str, Any] = {"hint_boost_again": TrainConfig().hint_boost}
 # However much was liked, too: what differs in one thing is compared with "opd-all-sets".
 ALL_SETS: dict[str, Any] = {"reanswer_sets": "all", **ONE_BOOST}
 
+SERVED = "combine-as-served"
+
 RECIPES = {
     each.name: each
     for each in (
@@ -152,6 +157,8 @@ RECIPES = {
             for name, method in UPSTREAM_METHODS.items()
         ),
         recipe("combine-at-once", method="combine", at_once=True),  # what the product can do, too
+        # And within the time that a job has there.
+        recipe(SERVED, method="combine", as_served=True, train_seconds=TrainConfig().train_seconds),
         recipe("combine-fours", method="combine", batch=4),  # a version after every fourth rating
         recipe("combine-corrected", method="combine", corrects=True),
         recipe("combine-liked", method="combine", liked_weight=1.0),  # held where it is

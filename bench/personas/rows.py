@@ -201,6 +201,14 @@ def end(group: Cells) -> float:
     return statistics.median(cell["evals"][last(cell)][SHARE] for cell in group)
 
 
+def three_in_a_row(passes: Sequence[bool]) -> int | None:
+    """Rated turns until three in a row had passed (arXiv 2603.10165 v2); None when never."""
+    for last in range(2, len(passes)):
+        if all(passes[last - 2 : last + 1]):
+            return last + 1
+    return None
+
+
 def turns_to_three(group: Cells) -> float:
     return statistics.median(cell["three"] or math.inf for cell in group)
 

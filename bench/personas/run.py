@@ -66,7 +66,8 @@ def is_present(row: dict[str, Any]) -> bool:
     recipe = RECIPES.get(row["recipe"])
     if recipe is None or "made_with" not in row:
         return True
-    before = {"corrects": recipe.learns == "sft", "trainer": 1, "at_once": False}
+    before = {"corrects": recipe.learns == "sft", "trainer": 1}
+    before |= {"at_once": False, "as_served": False}
     now, then = made_with(recipe), {**before, **row["made_with"]}
     default = json.loads(TrainConfig().to_json())
     then["config"] = {**default, **then["config"]}
