@@ -48,8 +48,15 @@ OUR_FAULT = gettext_noop("Something broke on our side.")
 NO_MODEL = gettext_noop(
     "The model server does not answer right now. Your message is saved: try again soon."
 )
+NOBODY_CAME = gettext_noop(
+    "Nobody came to write this reply for %(n)s s. Your message is saved: try again."
+)
 TOO_LONG = gettext_noop("The conversation is longer than %(limit)s tokens.")
 REFUSED = gettext_noop("The model server refused: %(why)s")
+# Why a judge's score does not count
+NOT_JUDGED = gettext_noop("It may not be judged any more.")
+RATED_INSTEAD = gettext_noop("Your own rating counts instead.")
+RARELY_AGREES = gettext_noop("It agrees with your ratings too rarely to count.")
 # What came of an export or import, and of lines of a file
 EXPORTED = gettext_noop("Lines: %(n)s.")
 IMPORTED = gettext_noop("New sessions: %(sessions)s, turns: %(turns)s, ratings: %(ratings)s.")
@@ -67,6 +74,10 @@ TRANSFER_BROKE = gettext_noop("It broke, and the log says more: %(why)s")
 _GATE = (
     gettext_noop("%(value)s of its test replies are empty (at most %(limit)s)"),
     gettext_noop("%(value)s of its test replies do not come to an end (at most %(limit)s)"),
+    gettext_noop(
+        "%(value)s of its test replies do not come to an end: not measured, as its parent's"
+        " hardly ever do"
+    ),
     gettext_noop("%(value)s of its test replies is repetition (at most %(limit)s)"),
     gettext_noop(
         "its test replies fit what was asked %(value)s as well as the base model's"
@@ -97,7 +108,7 @@ _GATE = (
 )
 _WITH_VALUES = (
     *(DIED, FAILED, BROKE, ANSWERS, NOT_SERVED, DISAGREES, READY, ATTEMPT, NOT_REACHED),
-    *(UNREADABLE, DEPLOYED_BY, ROLLED_BACK, NOT_THERE, NOT_LOADED, TOO_LONG, REFUSED),
+    *(UNREADABLE, DEPLOYED_BY, ROLLED_BACK, NOT_THERE, NOT_LOADED, NOBODY_CAME, TOO_LONG, REFUSED),
     *(EXPORTED, IMPORTED, SCORES, KNOWN, LEFT_OUT, LINE, MORE),
     *(LINE_TOO_LONG, LINE_TOO_DEEP, NOT_JSON, OTHER_FORMAT, TRANSFER_BROKE),
     *_GATE,

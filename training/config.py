@@ -124,7 +124,7 @@ class TrainConfig:
     gate_repeat_margin: float = 0.15  # more repeated 4-grams than the base's
 
     def __post_init__(self) -> None:
-        for name, allowed in _CHOICES.items():
+        for name, allowed in CHOICES.items():
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
@@ -214,7 +214,7 @@ def _fits(value: object, kind: str) -> bool:
     return isinstance(value, {"int": int, "str": str}[kind])
 
 
-_CHOICES = {
+CHOICES = {
     "method": METHODS,
     "thumbs": THUMBS,
     "estimator": ESTIMATORS,

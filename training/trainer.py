@@ -253,7 +253,7 @@ def _replayed(
 
 
 def _with_proximal(run: _Run, item: Item) -> Item:
-    """The item with the log-probs that the policy gives it before the job: the clip's centre."""
+    """The item with the log-probs that the policy gives it before it trains: the clip's centre."""
     run.check()
     logprobs_T = response_logprobs(run.base, run.model, item.plain, temperature=item.temperature)
     return replace(item, proximal_logprobs=tuple(logprobs_T.tolist()))

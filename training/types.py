@@ -20,7 +20,7 @@ class StepMetrics:
     step: int  # from 1
     steps: int  # planned; a run may stop earlier
     phase: str
-    loss: float  # mean over the step's response tokens
+    loss: float  # what the step minimizes: each part its own mean, weighted
     reward: float | None  # mean vote of the step's rated replies
     kl: float | None  # mean KL(policy || hinted base) per token, nats, before the step
     grad_norm: float  # before clipping

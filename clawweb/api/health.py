@@ -9,9 +9,11 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from clawweb import disk, valkey
 from clawweb.config import config
+from clawweb.models import Heartbeat
 from clawweb.selectors.learning import system_status, workers
 
 log = logging.getLogger(__name__)
+NO_TRAINER = "none; nothing trains"  # for an hour: one that was killed is missed sooner
 
 
 def livez(request: HttpRequest) -> HttpResponse:
@@ -20,10 +22,11 @@ def livez(request: HttpRequest) -> HttpResponse:
 
 def readyz(request: HttpRequest) -> JsonResponse:
     """200 when every part that a chat needs answers; each part with its own word. Strangers may
-    ask, so what a part says itself, with addresses and names, is for the log. A disk without
-    room keeps nobody from chatting, so it is said and does not count. `?part=NAME`: that one's."""
+    ask, so what a part says itself, with addresses and names, is for the log. A disk without room
+    keeps nobody from chatting, nor does it to have no trainer: said, and not counted.
+    `?part=NAME`: that one's."""
     parts = {"database": _database(), "queue": _queue(), **_processes()}
-    ready = all(part == "ok" for part in parts.values())
+    ready = all(word in ("ok", NO_TRAINER) for word in parts.values())
     parts["disk"] = _disk()
     if wanted := request.GET.get("part"):  # a container asks for its own
         parts = {wanted: parts.get(wanted, "not known")}
@@ -66,6 +69,8 @@ def _processes() -> dict[str, str]:
         parts = {"engine": "ok" if system_status()["engine"]["ok"] else "down"}
         for kind in _kinds():
             parts[kind] = "ok" if workers(kind).exists() else "not heard of for a minute"
+        if not Heartbeat.objects.filter(kind="worker-gpu").exists():
+            parts["worker-gpu"] = NO_TRAINER
     except DatabaseError:
         return {"processes": "unknown: the database is down"}
     return parts

@@ -297,7 +297,7 @@ def get_metrics(request: HttpRequest, job_id: str, after: int = -1) -> Any:
 def cancel_job(request: HttpRequest, job_id: str) -> Any:
     job = TrainingJob.objects.get(user__in=commanded(request), public_id=job_id)
     if not jobs.cancel_job(job):
-        raise ServiceError(_("The job is over or going live, and cannot be cancelled any more."))
+        raise ServiceError(_("The job is over, and cannot be cancelled any more."))
     return Status(202, learning.job_json(learning.jobs_of(job.user).get(pk=job.pk)))
 
 

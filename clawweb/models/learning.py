@@ -179,7 +179,7 @@ class JudgementState(models.TextChoices):
 
     WAITING = "waiting"  # to be asked, or to be asked again
     JUDGED = "judged"
-    NO_SIGNAL = "no_signal"  # votes, but no majority for liked or disliked, or none that parse
+    NO_SIGNAL = "no_signal"  # votes, but a tie, or too few that can be read
     FAILED = "failed"  # the judge could not be asked
 
 
@@ -369,7 +369,7 @@ class Heartbeat(models.Model):
     """A process that says it is alive. Who has not for a minute is shown as gone."""
 
     name = models.CharField(max_length=120, unique=True)
-    kind = models.CharField(max_length=24)  # generator, worker-light, worker-gpu, beat
+    kind = models.CharField(max_length=24)  # as parts are called: generator, worker-gpu, …
     doing = models.CharField(max_length=200, blank=True)
     load = models.JSONField(default=dict)  # cpu (share of a core), rss, gpu …; unmeasured: absent
     at = models.DateTimeField()

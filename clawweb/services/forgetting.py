@@ -65,8 +65,9 @@ def train_without(user: User) -> tuple[AdapterVersion | None, TrainingJob | None
 def erase_learning(user: User) -> None:
     """Erase every chat, rating, sample, job and version of the user, and the files made of them.
 
-    The account, its keys and its settings stay. A running job is fenced first: whatever its worker
-    still writes finds no row. Version numbers are not used again: those rows stay, empty.
+    The account, its keys and its settings stay, not its saved views. A running job is fenced first:
+    whatever its worker still writes finds no row. Version numbers are not used again: those rows
+    stay, empty.
     """
     with transaction.atomic():
         held = AdapterVersion.objects.filter(user=user).exclude(state=AdapterState.ERASED)

@@ -103,7 +103,7 @@ def queue_job(
 
 
 def queue_batch(user: User) -> TrainingJob | None:
-    """A job if the batch is full and nothing speaks against it: then None."""
+    """A job if the batch is full and nothing speaks against it; else None."""
     policy = training_policy()
     paused = User.objects.filter(pk=user.pk, learning_paused=True)
     if ready_samples(user).count() < batch_of(policy) or paused.exists():

@@ -20,6 +20,7 @@ from clawweb.engine import judge_name
 from clawweb.events import changed
 from clawweb.models import Judgement, JudgementState, SampleState, Turn, User
 from clawweb.selectors.judging import agreement, is_judged_for, next_state
+from clawweb.sentences import NOT_JUDGED, RARELY_AGREES, RATED_INSTEAD
 from clawweb.services.feedback import drop_reason, sample_judgement
 from rollouts.judge import Ballot, Verdict
 
@@ -99,7 +100,7 @@ def claim(pk: int) -> Judgement | None:
     ).get(pk=pk)
     if may_be_judged(judgement.turn) and next_state(judgement.next_turn):
         return judgement
-    _end(judgement, JudgementState.FAILED, error="It may not be judged any more.")
+    _end(judgement, JudgementState.FAILED, error=NOT_JUDGED)
     return None
 
 
@@ -172,9 +173,9 @@ def _why_it_does_not_count(turn: Turn, score: int) -> str:
     if not score:
         return ""
     if turn.feedback.exists():
-        return "Your own rating counts instead."
+        return RATED_INSTEAD
     if agreement(turn.session.user).is_too_low:
-        return "It agrees with your ratings too rarely to count."
+        return RARELY_AGREES
     return ""
 
 

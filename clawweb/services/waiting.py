@@ -15,6 +15,7 @@ from django.utils.translation import gettext as _
 from clawweb.config import config
 from clawweb.events import changed
 from clawweb.models import Turn, TurnState, User
+from clawweb.sentences import NOBODY_CAME
 from clawweb.services.errors import QueueFull
 
 SHARE = 4  # one user may fill this part of the line: a quarter
@@ -53,9 +54,7 @@ def give_up() -> int:
     late = Turn.objects.select_related("session").filter(
         state=TurnState.PENDING, created_at__lt=since
     )
-    error = (
-        f"Nobody came to write this reply for {seconds:.0f} s. Your message is saved: try again."
-    )
+    error = NOBODY_CAME % {"n": f"{seconds:.0f}"}
     ended = [
         _end(turn, state=TurnState.FAILED, error=error, error_code="overloaded") for turn in late
     ]

@@ -260,6 +260,7 @@ def turn_facts(
         "receipt": receipt(turn, waiting),
         "feedback": with_labels(feedback[::-1]),
         "judgement": judgement,
+        "why_unjudged": sentences.said(judgement.error) if judgement else "",
         "samples": [sample_facts(sample) for sample in turn.samples.all()][::-1],
     }
 

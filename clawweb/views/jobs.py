@@ -118,6 +118,10 @@ SETTINGS = {
             "token": _("through the words that were said"),
         },
     ),
+    "topk_support": (
+        _("Whose few likeliest words"),
+        {"student": _("the agent's"), "teacher": _("those of the one who knows the hint")},
+    ),
     "thumbs": (
         _("Thumbs alone, up and down"),
         {

@@ -105,5 +105,5 @@ def test_a_job_is_given_what_was_chosen(look: Look) -> None:
     card.get_by_role("button", name="Train now").press("Enter")
     expect(page.get_by_text("A new job is queued.")).to_be_visible()
     usual = {"thumbs": "kto", "teacher": "base", "reanswer_hints": "own", "reanswer_sets": "needed"}
-    settings = {"estimator": "topk", **usual, "combine": "losses"}
+    settings = {"estimator": "topk", "topk_support": "student", **usual, "combine": "losses"}
     assert sent == [{"method": "opd", "settings": settings}]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from django.test import Client
 from django.utils import timezone
 
 from clawweb import limits
-from clawweb.models import ApiKey, TrainingJob
-from clawweb.services import accounts, versions
+from clawweb.models import ApiKey, Heartbeat, TrainingJob
+from clawweb.services import accounts, health, versions
 from clawweb.services.errors import ServiceError
 from clawweb.training_run import _train_config
 from tests.factories import claimed_job, down, make_adapter, make_turn, rated
@@ -307,6 +308,21 @@ def test_health_says_which_part_is_missing(client, engine):
     assert answer.status_code == 503
     assert answer.json()["parts"]["database"] == "ok"
     assert answer.json()["parts"]["generator"] != "ok"
+
+
+def test_without_a_trainer_people_can_chat_but_a_lost_one_is_missed(client, engine, monkeypatch):
+    monkeypatch.setattr("clawweb.api.health._queue", lambda: "ok")
+    monkeypatch.setattr("clawweb.api.health.system_status", lambda: {"engine": {"ok": True}})
+    for kind in ("generator", "worker-light", "beat"):
+        health.beat(f"{kind}@here", kind)
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.json()["ready"]) == (200, True)
+    assert answer.json()["parts"]["worker-gpu"] == "none; nothing trains"
+    assert client.get("/readyz?part=worker-gpu").status_code == 503
+    health.beat("worker-gpu@here", "worker-gpu")
+    assert client.get("/readyz").status_code == 200
+    Heartbeat.objects.filter(kind="worker-gpu").update(at=timezone.now() - timedelta(minutes=2))
+    assert client.get("/readyz").status_code == 503
 
 
 def test_metrics_are_for_loopback_or_the_token(alice, client, engine):

@@ -38,7 +38,9 @@ def settings_of(service: dict[str, Any]) -> dict[str, str]:
 
 
 def config_of(service: dict[str, Any]) -> Config:
-    given = {name.removeprefix("CLAWWEB_").lower(): v for name, v in settings_of(service).items()}
+    """An empty value counts as not set, as in the environment."""
+    told = settings_of(service).items()
+    given = {name.removeprefix("CLAWWEB_").lower(): value for name, value in told if value}
     return Config(_env_prefix="NOT_FROM_THIS_ENVIRONMENT_", **given)  # type: ignore[arg-type]
 
 
@@ -108,6 +110,25 @@ def test_the_model_server_listens_to_its_own_network_and_knows_no_secret_but_its
     assert not {"CLAWWEB_DATABASE_URL", "CLAWWEB_SECRET_KEY"} & set(server["environment"])
     command = parts.vllm(config_of(server)).command
     assert command[command.index("--host") + 1] == "0.0.0.0"
+
+
+def test_the_model_server_is_told_what_its_command_depends_on() -> None:
+    """In another container than `.env`, so each by name."""
+    read: set[str] = set()
+
+    class Watched(Config):
+        def __getattribute__(self, name: str) -> Any:
+            if name in Config.model_fields:
+                read.add(f"CLAWWEB_{name.upper()}")
+            return super().__getattribute__(name)
+
+    config = Watched(_env_prefix="NOT_FROM_THIS_ENVIRONMENT_")
+    read.clear()
+    parts.vllm(config)
+    read |= {"CLAWWEB_VLLM_GPU_SHARE"}  # with a GPU
+    assert {"CLAWWEB_LORA_RANK", "CLAWWEB_CONTEXT_TOKENS"} <= read
+    fixed = {"CLAWWEB_VLLM_PORT", "CLAWWEB_TRAIN_THREADS"}  # the trainer has cores of its own
+    assert read - fixed <= set(settings_of(SERVICES["vllm"]))
 
 
 def test_all_know_one_number_format_of_the_model_server() -> None:
