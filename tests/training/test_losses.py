@@ -183,6 +183,14 @@ def test_the_distillation_gradient_is_that_of_the_reverse_kl() -> None:
     close(rows.grad[0, 1], 0.5 * (log(2 / 3) - kl) / 4)
 
 
+def test_the_share_is_that_of_the_forward_kl() -> None:
+    rows, teacher = logs(0.5, 0.5)[None], logs(0.25, 0.75)[None]
+    loss = distillation_loss(rows, teacher, torch.tensor([True]), forward_share=0.25, tokens=1)
+    # 3/4 KL(pi || q) + 1/4 KL(q || pi); KL(pi || q) = 1/2 ln 2 + 1/2 ln(2/3)
+    reverse, forward = 0.5 * log(4 / 3), 0.25 * log(0.5) + 0.75 * log(1.5)
+    close(loss, 0.75 * reverse + 0.25 * forward)
+
+
 def test_a_step_is_the_mean_over_its_tokens_however_it_is_cut() -> None:
     rows, teacher = torch.stack([logs(0.5, 0.5)] * 2), torch.stack([logs(0.25, 0.75)] * 2)
     both, one = torch.tensor([True, True]), torch.tensor([True])
