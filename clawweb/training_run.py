@@ -221,6 +221,7 @@ def _train(
 ) -> TrainResult:
     """The job's samples through the trainer; drops and re-answers onto the rows."""
     optimizer = parent.with_name(f"{parent.name}.optimizer.safetensors") if parent else None
+    finishing.leave_out_withdrawn(job)
 
     def on_step(metrics: StepMetrics) -> None:
         values = asdict(metrics)

@@ -270,6 +270,13 @@ class TrainingSample(models.Model):
         return bool(self.correction or self.lessons)
 
     @property
+    def came_too_late_for(self) -> TrainingSample | None:
+        """The turn's earlier one that a job had taken, or a version learned, by then."""
+        taken = (SampleState.CLAIMED, SampleState.TRAINED)
+        rows = [row for row in self.turn.samples.all() if row.pk < self.pk and row.state in taken]
+        return max(rows, key=lambda row: row.pk, default=None)
+
+    @property
     def lessons(self) -> tuple[str, ...]:
         """The hints that teach the reply, as they were said."""
         return lessons(self.hint, self.correction, self.reward, self.followed)

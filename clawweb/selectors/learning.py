@@ -189,8 +189,12 @@ def _receipt_words(sample: TrainingSample, state: str, count: dict[str, int] | N
     if sample.state == SampleState.TRAINED and sample.adapter:
         words = [_("learned in v%(n)s") % {"n": sample.adapter.version}]
         words += [_("(rolled back)")] if sample.adapter.rolled_back_at else []
-        words += [_("(a newer rating replaces it)")] if sample.replaced_by_id else []
+        replaced = sample.replaced_by and sample.replaced_by.state != SampleState.WITHDRAWN
+        words += [_("(a newer rating replaces it)")] if replaced else []
         return " ".join(words)
+    if state == "withdrawn" and (old := sample.came_too_late_for):
+        words = _receipt_words(old, _PUBLIC_STATE[SampleState(old.state)], None)
+        return _("taken back, but %(words)s") % {"words": words}
     if state == "saved" and sample.state == SampleState.READY:
         return _("saved; its chat is kept out of training")
     if state == "not_used":

@@ -50,6 +50,17 @@ def give_back_untrained(job: TrainingJob, trained: Collection[int]) -> None:
 
 
 @transaction.atomic
+def leave_out_withdrawn(job: TrainingJob) -> None:
+    """Ratings that were taken back while the job waited are no part of it."""
+    mine = TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED)
+    gone = list(mine.filter(replaced_by__state=SampleState.WITHDRAWN).values_list("pk", flat=True))
+    if gone and held(job).exists():
+        job.job_samples.filter(role="new", sample__in=gone).delete()
+        give_back(mine.filter(pk__in=gone))
+        changed(job.user_id, "job", job.public_id)
+
+
+@transaction.atomic
 def drop_samples(job: TrainingJob, reasons: Mapping[int, str]) -> None:
     """Samples that the trainer could not use, each with its reason; what only this job's method
     cannot use counts again: a hint is distilled without log-probs."""

@@ -166,6 +166,32 @@ def test_a_later_attempt_is_not_reminded_of_what_was_taken_back(alice):
     assert [s.turn for s in jobs.samples_of(job, "replay")] == [kept]
 
 
+def test_what_is_taken_back_before_the_job_trains_is_no_part_of_it(alice):
+    gone, kept = make_turn(alice), make_turn(alice)
+    for turn in (gone, kept):
+        down(turn, "too_long")
+    job = claimed_job(alice)
+    feedback.rate_turn(turn=gone, author=alice, changes={"value": None})
+    assert receipt(gone)["text"] == "taken back, but in training (job 1)"
+    finishing.leave_out_withdrawn(job)
+    assert [s.turn for s in jobs.samples_of(job)] == [kept]
+    assert [row.sample.turn for row in job.job_samples.all()] == [kept]
+    jobs.end_job(job, state=JobState.DEPLOYED, learned=make_adapter(alice, 1, "live"))
+    assert [receipt(turn)["text"] for turn in (gone, kept)] == ["taken back", "learned in v1"]
+
+
+def test_what_is_taken_back_too_late_says_what_has_learned_it(alice):
+    turn = make_turn(alice)
+    down(turn, "too_long")
+    job = claimed_job(alice)
+    finishing.leave_out_withdrawn(job)  # it trains
+    feedback.rate_turn(turn=turn, author=alice, changes={"value": None})
+    live = make_adapter(alice, 1, "live")
+    jobs.end_job(job, state=JobState.DEPLOYED, learned=live)
+    assert receipt(turn)["state"] == "withdrawn"
+    assert receipt(turn)["text"] == "taken back, but learned in v1"
+
+
 def test_a_wish_in_words_puts_an_older_reason_aside(alice):
     short, long = make_turn(alice), make_turn(alice)
     down(short, "too_long")

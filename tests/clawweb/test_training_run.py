@@ -247,6 +247,16 @@ def test_a_job_without_any_trainable_rating_ends_as_no_signal_with_the_reasons(a
     assert receipt(turn)["drop_reason"] == "template_changed"
 
 
+def test_what_was_taken_back_while_the_job_waited_does_not_train(alice):
+    job = jobs.claim_job(job_of(alice, 2).public_id)
+    jobs.put_back(job)
+    gone = TrainingSample.objects.first().turn
+    feedback.rate_turn(turn=gone, author=alice, changes={"value": None})
+    training_run.run(job.public_id)
+    assert job.job_samples.filter(role="new").count() == 1
+    assert receipt(gone)["text"] == "taken back"
+
+
 def test_a_thumb_up_trains_by_reward_alone(alice, monkeypatch):
     monkeypatch.setattr(training_run, "decide", lambda _: Accepted())
     up(sampled(alice, 1))
