@@ -144,7 +144,8 @@ def _import(row: Transfer) -> None:
             with transaction.atomic():  # with the lease: who has lost it writes nothing
                 taken.take_all(lines)
                 _tell(row, lines[-1][0], total)
-    transfers.end(row, note=str(taken.report), succeeded=True)
+    report = taken.report
+    transfers.end(row, note=str(report), succeeded=not report.is_in_vain)
 
 
 def _tell(row: Transfer, done: int, total: int) -> None:

@@ -72,6 +72,12 @@ class Report:
         if len(self.reasons) < SHOWN:
             self.reasons.append(sentences.LINE % {"n": number, "why": why})
 
+    @property
+    def is_in_vain(self) -> bool:
+        """Whether no line of the file was of any use."""
+        came = self.sessions + self.turns + self.ratings + self.scores + self.known
+        return bool(self.left_out) and not came
+
     def __str__(self) -> str:
         told = [sentences.IMPORTED % asdict(self)]
         counts = (

@@ -184,6 +184,7 @@ def test_a_file_comes_in_by_the_page(as_alice: Client, alice: User) -> None:
     transfer_run.run(Transfer.objects.get(user=alice).public_id)
     html = as_alice.get("/data/").content.decode()
     assert "Lines left out: 1." in html
+    assert '<span class="chip failed">failed</span>' in html  # nothing of it was of any use
     assert "line 1: it is not JSON" in html
     assert "<script>nonsense" not in html
     as_alice.cookies["django_language"] = "de"

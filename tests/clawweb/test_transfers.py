@@ -208,7 +208,7 @@ def test_what_was_exported_comes_in_again(alice: User, bob: User) -> None:
 
 def test_what_was_sent_in_is_erased_when_it_is_in_the_rows(alice: User) -> None:
     row = brought_in_by_worker(alice, b"nonsense\n")
-    assert (row.state, files()) == (TransferState.DONE, [])
+    assert (row.state, files()) == (TransferState.FAILED, [])
     assert row.note.splitlines()[1].startswith("line 1: it is not JSON")
 
 
