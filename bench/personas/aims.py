@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from bench.personas.recipes import RECIPES
+from bench.personas.recipes import RECIPES, SERVED
 from bench.personas.rows import (
     AT_ONCE,
     DEFAULT,
@@ -25,10 +25,11 @@ from bench.personas.rows import (
     people_of,
     question_shares,
     races,
+    unseen,
     values,
     well_served,
 )
-from bench.personas.thumbs import chance, chance_of_seeds, gains, of_thumbs_alone
+from bench.personas.thumbs import chance, chance_of_seeds, gains, gains_of, of_thumbs_alone
 from training.config import TrainConfig
 
 SATISFIED = ((16, 0.90), (32, 0.95))  # (rated turns, mean share satisfied)
@@ -48,8 +49,10 @@ def aims(cells: Cells) -> list[str]:
         *(_satisfied(cells, reached, turns, aim) for turns, aim in SATISFIED),
         _nll(cells, reached),
         _drift(cells),
+        _drift_elsewhere(cells),
         _accepted(cells),
         _of_question(cells),
+        _leak(cells),
         _sooner(cells),
         *_thumbs(cells),
     ]
@@ -73,7 +76,19 @@ def _satisfied(cells: Cells, people: Sequence[str], turns: int, aim: float) -> l
     mean = statistics.fmean(value for value, _ in each.values())
     shown = ", ".join(f"{person} {share:.2f}{_few(n)}" for person, (share, n) in each.items())
     words = f"satisfied after {turns} rated turns: {aim:.2f}"
-    return [words, f"{mean:.3f} ({shown})", _met(mean >= aim and _are_enough(each, people))]
+    told = f"{mean:.3f} ({shown}){_as_served(cells, people, turns)}"
+    return [words, told, _met(mean >= aim and _are_enough(each, people))]
+
+
+def _as_served(cells: Cells, people: Sequence[str], turns: int) -> str:
+    """What a job of the product makes of all of them by then."""
+    each = [
+        [s for c in of(cells, recipe=SERVED, person=p) if (s := unseen(c, turns)) is not None]
+        for p in people
+    ]
+    if not all(each):
+        return ""
+    return f"; as `make run` serves it, below, {statistics.fmean(map(statistics.median, each)):.3f}"
 
 
 def _few(seeds: int) -> str:
@@ -117,6 +132,34 @@ def _drift(cells: Cells) -> list[str]:
     within = sum(gate["drift"] <= round(gate["drift_limit"], 3) for gate in gates)
     words = "drift of the last versions at most the hinted base's own + 0.05"
     return [words, f"{within} of {len(gates)}", _met(within == len(gates))]
+
+
+def _drift_elsewhere(cells: Cells) -> list[str]:
+    """The way back ends at the limit of the gate's own prompts: of others it never knew."""
+    rows = [c for name in (DEFAULT, SERVED) for c in of(cells, recipe=name)]
+    gates = [c["gate"] for c in rows if c["gate"] and "drift_elsewhere" in c["gate"]]
+    if not gates:
+        return []
+    within = sum(gate["drift_elsewhere"] <= gate["drift_elsewhere_limit"] for gate in gates)
+    words = "the same on questions of a kind that no version was moved back by"
+    return [words, f"{within} of {len(gates)} that measured it", _met(within == len(gates))]
+
+
+def _leak(cells: Cells) -> list[str]:
+    """Of people whose wish is about one kind of request: is either kind kept less than before?"""
+    group = [cell for cell in of(cells, recipe=DEFAULT) if "rest" in cell["evals"]["0"]]
+    if not group:
+        return []
+    changes = {kind: gains_of(group, recipes=kind == "recipes") for kind in ("recipes", "the rest")}
+    lost = {kind: chance([-gain for gain in each]) for kind, each in changes.items()}
+    shown = ", ".join(
+        f"{kind} {statistics.fmean(each):+.3f} (p of a loss {lost[kind]:.3f})"
+        for kind, each in changes.items()
+    )
+    asked = sum(map(len, changes.values()))
+    words = f"a wish about recipes leaks into nothing else: no loss with p < {LIKELY}"
+    is_met = min(lost.values()) >= LIKELY and len(group) >= ENOUGH
+    return [words, f"{shown}, {asked} questions, {len(group)} seeds", _met(is_met)]
 
 
 def _accepted(cells: Cells) -> list[str]:

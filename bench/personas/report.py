@@ -10,7 +10,8 @@ from pathlib import Path
 
 from bench.personas.aims import aims
 from bench.personas.curves import curves, write_png
-from bench.personas.recipes import VARIATIONS
+from bench.personas.questions import HELD_OUT
+from bench.personas.recipes import SERVED, VARIATIONS
 from bench.personas.rows import (
     DEFAULT,
     GAIN,
@@ -25,16 +26,20 @@ from bench.personas.rows import (
     longest,
     middle,
     of,
+    people_of,
     question_nats,
     races,
     rates,
     turns_to_three,
+    unseen,
     values,
     well_served,
 )
 from bench.personas.stages import recipes_of, second_stage, stages
 from bench.personas.thumbs import thumbs
 from training.config import TrainConfig
+
+RIVAL = "opd"  # the default before
 
 
 def write_report(rows: Cells, folder: Path) -> None:
@@ -53,24 +58,25 @@ def write_report(rows: Cells, folder: Path) -> None:
 
 def table(cells: Cells) -> str:
     """Per recipe and person the medians over seeds, then what they say together."""
-    turns = sorted({int(n) for cell in cells for n in cell["evals"]})
-    compared = [cell for cell in cells if cell["recipe"] not in VARIATIONS]
-    varied = [cell for cell in cells if cell["recipe"] in VARIATIONS]
+    benched = [cell for cell in cells if cell["recipe"] != SERVED]
+    turns = sorted({int(n) for cell in benched for n in cell["evals"]})
+    compared = [cell for cell in benched if cell["recipe"] not in VARIATIONS]
+    varied = [cell for cell in benched if cell["recipe"] in VARIATIONS]
     lines = [
         "# Personas",
         "",
         "Made by `make bench-personas`; each figure is `satisfied / nll` on held-out questions,",
         "the median over seeds with its range. No update comes before the first full batch.",
         "`openclaw-*` are rebuilt from formulas: bench/personas/recipes.py says what differs.",
-        "Updates had no time limit; a job of the product begins no set of re-answers that would",
-        f"end after {TrainConfig().train_seconds:.0f} s. `never in N`: not within N rated turns.",
-        "Every rating trains here. The product keeps every fifth after a first version aside for",
-        "its gate: its jobs begin at 8, 18, 28, 38 rated turns where these do at 8, 16, 24, 32.",
+        "Updates had no time limit, and every rating trains; what `make run` makes of the same",
+        f"people is below, `{SERVED}`. `never in N`: not within N rated turns.",
+        "Seconds per update are of several machines, mostly with two or three cells at once.",
         *arithmetic(cells),
     ]
     said = "Variations of `combine` and `opd`, each in a thing or two: what its parts do."
     parts = [
-        aims(cells), stages(cells), by_person(compared, turns), *means(cells, turns), sooner(cells),
+        aims(cells), served(cells), stages(cells), by_person(compared, turns),
+        *means(benched, turns), beside(cells), sooner(cells),
         leaks(cells), thumbs(cells), health(cells),
         [said, "", *by_person(varied, turns)] if varied else [],
     ]  # fmt: skip
@@ -129,6 +135,58 @@ def mean_over(cells: Cells, turns: Sequence[int], people: Sequence[str], which: 
         "",
         *grid(["recipe", "people", *(f"{n} turns" for n in turns)], rows),
     ]
+
+
+def served(cells: Cells) -> list[str]:
+    """What a job of the product makes of the same people, on questions that were never tuned on."""
+    group = of(cells, recipe=SERVED)
+    turns = sorted({int(n) for cell in group for n in cell["evals"]})
+    rows = []
+    for person in people_of(group):
+        ran = of(group, person=person)
+        updates = [update for cell in ran for update in cell["updates"]]
+        refused = sum(not update["accepted"] for update in updates)
+        steps = statistics.median(update["steps"] for update in updates)
+        shares = [[s for cell in ran if (s := unseen(cell, n)) is not None] for n in turns]
+        drifts, limits = (
+            statistics.median(cell["gate"][name] for cell in ran)
+            for name in ("drift_elsewhere", "drift_elsewhere_limit")
+        )
+        row = [person, str(len(ran)), *map(spread, shares), f"{drifts:.2f} ({limits:.2f})"]
+        rows.append([*row, f"{refused} of {len(updates)}", f"{steps:.0f}", seconds(ran)])
+    head = ["person", "seeds", *(f"{n} turns" for n in turns), "drift elsewhere (limit)"]
+    said = [
+        f"What `make run` makes of the same people (`{SERVED}`): no set of re-answers is begun",
+        f"that would end after {TrainConfig().train_seconds:.0f} s, every fifth rating after a",
+        "first version is kept for the gate, so that jobs begin at 8, 18, 28, 38 rated turns, and",
+        "a version that the gate refuses answers nobody. Satisfied: of held-out questions after",
+        f"the first {HELD_OUT}, which settings were chosen on. Drift: on questions of a kind that",
+        "the way back never saw. Seconds with the gate's.",
+    ]
+    return [*said, "", *grid([*head, "refused", "steps", "s per update"], rows)] if rows else []
+
+
+def beside(cells: Cells) -> list[str]:
+    """The default and its nearest rival, pair by pair of the same person, seed and questions."""
+    rows = []
+    for turns in (8, 16, 32):
+        ours, theirs = (
+            {(c["person"], c["seed"], len(end["passed"])): end[SHARE]
+             for c in of(cells, recipe=name) if (end := c["evals"].get(str(turns)))}
+            for name in (DEFAULT, RIVAL)
+        )  # fmt: skip
+        gaps = [ours[key] - theirs[key] for key in ours.keys() & theirs.keys()]
+        if len(gaps) > 1:
+            error = statistics.stdev(gaps) / math.sqrt(len(gaps))
+            gap = f"{statistics.fmean(gaps):+.3f} ± {error:.3f}"
+            rows.append([str(turns), str(len(gaps)), gap])
+    said = f"`{DEFAULT}` minus `{RIVAL}` in satisfied, by person and seed (± the mean's standard"
+    head = ["turns", "pairs", "difference"]
+    return (
+        [said, "error; within two of which neither is the better):", "", *grid(head, rows)]
+        if rows
+        else []
+    )
 
 
 def sooner(cells: Cells) -> list[str]:
@@ -196,10 +254,15 @@ def asked_for(group: Cells) -> str:
 
 def at(group: Cells, turns: int) -> str:
     shares, nlls = values(group, turns, SHARE), values(group, turns, "nll")
+    return f"{spread(shares)} / {statistics.median(nlls):.2f}" if shares else "–"
+
+
+def spread(shares: Sequence[float]) -> str:
+    """Their median, and their range."""
     if not shares:
         return "–"
-    spread = f" ({min(shares):.2f}–{max(shares):.2f})" if len(shares) > 1 else ""
-    return f"{statistics.median(shares):.2f}{spread} / {statistics.median(nlls):.2f}"
+    ends = f" ({min(shares):.2f}–{max(shares):.2f})" if len(shares) > 1 else ""
+    return f"{statistics.median(shares):.2f}{ends}"
 
 
 def three(group: Cells) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.personas.questions import HELD_OUT
 from bench.personas.recipes import RECIPES
 from training.config import TrainConfig
 
@@ -37,6 +38,13 @@ def of(cells: Iterable[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
 
 def values(cells: Cells, turns: int, name: str) -> list[float]:
     return [cell["evals"][str(turns)][name] for cell in cells if str(turns) in cell["evals"]]
+
+
+def unseen(cell: dict[str, Any], turns: int) -> float | None:
+    """What is satisfied then of the held-out questions after the first `HELD_OUT`: settings were
+    chosen on those. None where no more were asked, or not then."""
+    passed = cell["evals"].get(str(turns), {"passed": ()})["passed"][HELD_OUT:]
+    return statistics.fmean(passed) if passed else None
 
 
 def last(cell: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from bench.personas.people import PEOPLE
-from bench.personas.questions import questions_for
+from bench.personas.questions import is_recipe, questions_for
 from bench.personas.recipes import RECIPES
 from bench.personas.rows import SHARE, Cells, grid, last, lasts, of, people_of, values
 
@@ -53,6 +53,15 @@ def gains(group: Cells) -> list[float]:
     return [statistics.fmean(each) for each in zip(*_by_seed(group), strict=True)]
 
 
+def gains_of(group: Cells, *, recipes: bool) -> list[float]:
+    """As `gains`, of the questions that are for a recipe, or of the others."""
+    found = []
+    for question, *each in zip(_common(group), *_by_seed(group), strict=True):
+        if is_recipe(question) is recipes:
+            found.append(statistics.fmean(each))
+    return found
+
+
 def _by_seed(group: Cells) -> list[list[int]]:
     """Each seed's gain on each question. Where seeds were asked different ones, of those that all
     were asked."""
@@ -62,8 +71,16 @@ def _by_seed(group: Cells) -> list[list[int]]:
         _, questions = questions_for(PEOPLE[cell["person"]], cell["seed"], len(now))
         triples = zip(questions, now, then, strict=True)
         seeds.append({question: after - before for question, before, after in triples})
-    common = [question for question in seeds[0] if all(question in each for each in seeds)]
-    return [[each[question] for question in common] for each in seeds]
+    return [[each[question] for question in _common(group)] for each in seeds]
+
+
+def _common(group: Cells) -> list[str]:
+    """The held-out questions that all of them were asked."""
+    asked = [
+        questions_for(PEOPLE[c["person"]], c["seed"], len(c["evals"]["0"]["passed"]))[1]
+        for c in group
+    ]
+    return [question for question in asked[0] if all(question in each for each in asked)]
 
 
 def chance_of_seeds(group: Cells, *, draws: int = DRAWS, seed: int = 0) -> float:

@@ -1,0 +1,74 @@
+"""What the table says of leaks, of what `make run` serves, and of the default beside its rival."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.personas.aims import aims
+from bench.personas.questions import HELD_OUT
+from bench.personas.recipes import SERVED
+from bench.personas.report import beside, table
+from bench.personas.rows import DEFAULT
+from tests.test_personas_report import row_of, thumbed
+
+
+def leaky(seed: int, recipes: int) -> dict[str, Any]:
+    """Of 48 questions and as many recipes all passed; then so many recipes and all the rest."""
+    row = thumbed(seed, [1] * 96, [1] * 48 + [1] * recipes + [0] * (48 - recipes))
+    row = {**row, "recipe": DEFAULT, "person": "recipes"}
+    row["evals"]["0"] |= {"recipes": 1.0, "rest": 1.0}
+    row["evals"]["64"] |= {"recipes": recipes / 48, "rest": 1.0}
+    return row
+
+
+def test_a_leak_is_a_loss_that_chance_does_not_explain() -> None:
+    def said(*recipes: int) -> str:
+        rows = [leaky(seed, count) for seed, count in enumerate(recipes)]
+        return next(line for line in aims(rows) if "leaks into nothing else" in line)
+
+    assert "recipes -0.500 (p of a loss 0.000), the rest +0.000" in said(24, 24, 24)
+    assert said(24, 24, 24).endswith("**no** |")
+    assert said(48, 48, 48).endswith("96 questions, 3 seeds | yes |")
+    assert said(48, 48).endswith("**no** |")  # too few seeds to say
+
+
+def as_served(seed: int, share: int, **more: Any) -> dict[str, Any]:
+    """Of 72 questions that nothing was tuned on so many hundredths passed in the end."""
+    ends = {"0": 0, "16": share, "32": share}
+    evals = {
+        n: {"satisfied": 0.9, "nll": 1.0, "passed": [1] * HELD_OUT + [1] * of + [0] * (100 - of)}
+        for n, of in ends.items()
+    }
+    updates = [{"steps": 3, "seconds": 60.0, "accepted": accepted} for accepted in (True, False)]
+    gate = {"drift": 0.2, "drift_limit": 0.2, "accepted": True}
+    gate |= {"drift_elsewhere": 0.04, "drift_elsewhere_limit": 0.19}
+    gate |= dict.fromkeys(("repetition", "empty", "cut_off", "length"), 0.0)
+    row = row_of(SERVED, seed=seed, turns=38, evals=evals, updates=updates, gate=gate)
+    return {**row, **more}
+
+
+def test_what_make_run_makes_of_them_stands_by_itself_on_questions_never_tuned_on() -> None:
+    found = {"satisfied": 0.8, "nll": 1.0, "passed": [1, 0]}
+    rows = [as_served(0, 80), as_served(1, 90), as_served(2, 70)]
+    rows += [row_of("hinted", evals={"0": found}), row_of(evals={"0": found, "16": found})]
+    text = table(rows)
+    line = (
+        "| short | 3 | 0.00 (0.00–0.00) | 0.80 (0.70–0.90) | 0.80 (0.70–0.90) | 0.04 (0.19) |"
+        " 3 of 6 | 3 | 60 |"
+    )
+    assert line in text
+    assert "as `make run` serves it, below, 0.800" in text
+    assert "moved back by | 3 of 3 that measured it | yes |" in text
+    assert f"| short | {SERVED} |" not in text  # the bench's own table is of the bench's schedule
+
+
+def test_the_default_stands_beside_its_rival_pair_by_pair() -> None:
+    def end(recipe: str, seed: int, share: float) -> dict[str, Any]:
+        found = {"satisfied": share, "nll": 1.0, "passed": [1, 0]}
+        return row_of(recipe, seed=seed, evals={"0": found, "16": found})
+
+    pairs = [(0.5, 0.4), (0.7, 0.4)]  # gaps 0.1 and 0.3: 0.2, and sd 0.1414 / sqrt(2) = 0.1
+    rows = [end(DEFAULT, seed, ours) for seed, (ours, _) in enumerate(pairs)]
+    rows += [end("opd", seed, theirs) for seed, (_, theirs) in enumerate(pairs)]
+    assert "| 16 | 2 | +0.200 ± 0.100 |" in "\n".join(beside(rows))
+    assert beside(rows[:3]) == []
