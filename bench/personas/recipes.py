@@ -162,6 +162,8 @@ RECIPES = {
         recipe("combine-fours", method="combine", batch=4),  # a version after every fourth rating
         recipe("combine-corrected", method="combine", corrects=True),
         recipe("combine-liked", method="combine", liked_weight=1.0),  # held where it is
+        recipe("combine-unboosted", method="combine", hint_boost=0.0, hint_boost_again=0.0),
+        recipe("combine-collected", method="combine", reanswer_hints="collected"),
         recipe("opd-fours", batch=4),
         recipe("opd-longer", max_steps=13),  # twice the sets of re-answers
         recipe("opd-liked", liked_weight=1.0),  # what was liked is held where it is
