@@ -92,10 +92,11 @@ def test_a_link_signs_in_once_and_only_by_its_button(client: Client, alice: User
     assert client.post(link)["Location"] == "/chat/"
     assert client.get("/settings/").status_code == 200
 
+    assert "you are signed in" in client.get(link).content.decode()
     client.logout()
     again = client.post(link)
     assert again.status_code == 410
-    assert "manage.py signinlink USER" in again.content.decode()
+    assert ".venv/bin/python manage.py signinlink USER" in again.content.decode()
 
 
 def test_signing_out_needs_a_post(as_alice: Client) -> None:
