@@ -272,6 +272,7 @@ def _settings_page(request: HttpRequest, **context: object) -> HttpResponse:
         "judge": judge_status(request.user),
         "reads": reads_of(request.user)[:10],
         "quotas": _quotas(request.user),
+        "base_url": request.build_absolute_uri("/v1"),
     }
     wrong = any(getattr(form, "errors", None) for form in context.values())
     return render(

@@ -347,6 +347,7 @@ def test_notes_are_followed_at_once_by_a_tick_that_can_be_taken_back(
 
 def test_a_key_is_shown_once_and_can_be_revoked(as_alice: Client, alice: User) -> None:
     made = as_alice.post("/settings/keys/", {"name": "laptop", "scopes": ["chat", "feedback"]})
+    assert "<code>http://testserver/v1</code>" in made.content.decode()
     plain = re.search(r'id="new-key">([^<]+)<', made.content.decode())
     assert plain
     assert accounts.key_for(plain.group(1)) is not None
