@@ -88,6 +88,46 @@ def test_the_theme_holds_on_the_next_page_and_follows_the_system_else(look: Look
     assert page.evaluate(BACKGROUND) == dark
 
 
+def in_german(page: Page, path: str, width: int = 390) -> Page:
+    origin = page.evaluate("location.origin")
+    page.context.add_cookies([{"name": "django_language", "value": "de", "url": origin}])
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(path)
+    return page
+
+
+def test_german_has_room_on_a_phone(look: Look) -> None:
+    page = in_german(look("root", "/chat/"), "/chat/")
+    places = [link.bounding_box() for link in page.locator(".nav a").all()]
+    assert len({place["y"] for place in places if place}) == 1
+    page.locator("#side-toggle").click()
+    toggle = page.locator("#side-toggle").bounding_box()
+    new_chat = page.get_by_role("link", name="Neuer Chat").bounding_box()
+    assert toggle
+    assert new_chat
+    assert toggle["y"] + toggle["height"] <= new_chat["y"]
+
+
+def test_german_has_room_on_a_desk(look: Look) -> None:
+    page = in_german(look("root", "/chat/"), "/chat/", 1280)
+    new_chat = page.get_by_role("link", name="Neuer Chat").bounding_box()
+    assert new_chat
+    assert new_chat["height"] <= 40  # one line
+    page.goto("/jobs/")
+    table = page.get_by_role("group", name="Trainingsaufträge")
+    expect(table).to_contain_text("Schritt 14 von 40")
+    assert table.evaluate("box => box.scrollWidth <= box.clientWidth")
+    page = in_german(look("ada", "/chat/"), "/adapters/", 1280)
+    base = page.locator(".lineage .is-base text")
+    drawing, word = page.locator(".lineage svg").bounding_box(), base.bounding_box()
+    circle = page.locator(".lineage .is-base circle").bounding_box()
+    assert drawing
+    assert word
+    assert circle
+    assert drawing["x"] <= word["x"]
+    assert circle["y"] + circle["height"] <= word["y"]
+
+
 def theme(page: Page, name: str) -> None:
     page.get_by_label("Menu of fledgling").press("Enter")
     page.get_by_label("Theme").select_option(name)
