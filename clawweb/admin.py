@@ -21,6 +21,7 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext_lazy as _
 
 from clawweb import models
+from clawweb.config import config
 from clawweb.events import look_again
 from clawweb.services import audit, browsers, erasure, second_factor
 from clawweb.services.errors import ServiceError
@@ -202,6 +203,11 @@ class TrainingPolicyAdmin(Audited):
                 choices=choices,
                 required=False,
             )
+        if db_field.name == "batch":
+            words = _(
+                "Of each user, counted since the last one. Empty: %(n)s, as the settings say."
+            )
+            kwargs["help_text"] = words % {"n": config().batch}
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
 

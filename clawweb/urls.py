@@ -25,6 +25,7 @@ from clawweb.views import (
     versions,
 )
 from clawweb.views import second_factor as factor
+from clawweb.views.problems import posted_from
 
 handler403 = "clawweb.views.problems.forbidden"
 handler404 = "clawweb.views.problems.not_found"
@@ -74,7 +75,7 @@ pages = [
     path("settings/sso/disconnect/", single_sign_on.disconnect, name="sso_disconnect"),
     path("signin/code/", factor.AskForCode.as_view(), name="mfa_authenticate"),
     path("signin/<str:token>/", accounts.signin_link, name="signin_link"),
-    path("signout/", auth.LogoutView.as_view(), name="signout"),
+    path("signout/", posted_from("home")(auth.LogoutView.as_view()), name="signout"),
     path("password/", accounts.PasswordView.as_view(), name="password"),
     path("language/", set_language, name="language"),
     path("jsi18n/", JavaScriptCatalog.as_view(packages=["clawweb"]), name="jsi18n"),

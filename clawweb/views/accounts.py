@@ -20,7 +20,7 @@ from django.urls import reverse, reverse_lazy
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
-from django.views.decorators.http import require_GET, require_http_methods, require_POST
+from django.views.decorators.http import require_GET, require_http_methods
 
 from clawweb.config import config
 from clawweb.limits import Refused, limits_of, note_attempt
@@ -33,6 +33,7 @@ from clawweb.services import accounts, audit, browsers, erasure
 from clawweb.services.errors import ServiceError
 from clawweb.views import single_sign_on
 from clawweb.views.forms import AskingForm, ConsentForm, KeyForm, UserForm
+from clawweb.views.problems import posted_from
 from clawweb.views.second_factor import note_try
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
@@ -184,7 +185,7 @@ def settings(request: HttpRequest) -> HttpResponse:
 
 
 @login_required
-@require_POST
+@posted_from("settings")
 def set_consent(request: HttpRequest) -> HttpResponse:
     form = ConsentForm(request.POST)
     if not form.is_valid():
@@ -195,7 +196,7 @@ def set_consent(request: HttpRequest) -> HttpResponse:
 
 
 @login_required
-@require_POST
+@posted_from("settings")
 def set_asking(request: HttpRequest) -> HttpResponse:
     form = AskingForm(request.POST)
     if not form.is_valid():
@@ -207,7 +208,7 @@ def set_asking(request: HttpRequest) -> HttpResponse:
 
 @never_cache
 @login_required
-@require_POST
+@posted_from("settings")
 def make_key(request: HttpRequest) -> HttpResponse:
     """Renders the key instead of redirecting: its text is kept nowhere else."""
     form = KeyForm(request.POST)
@@ -218,7 +219,7 @@ def make_key(request: HttpRequest) -> HttpResponse:
 
 
 @login_required
-@require_POST
+@posted_from("settings")
 def revoke_key(request: HttpRequest, key_id: int) -> HttpResponse:
     if accounts.revoke_key(user=request.user, key_id=key_id):
         messages.success(request, _("The key is revoked. Programs that use it are shut out now."))
@@ -226,7 +227,7 @@ def revoke_key(request: HttpRequest, key_id: int) -> HttpResponse:
 
 
 @login_required
-@require_POST
+@posted_from("settings")
 def delete_account(request: HttpRequest) -> HttpResponse:
     """For good; typing the own name is the confirmation."""
     if request.POST.get("name", "").strip() != request.user.get_username():
@@ -244,7 +245,7 @@ def delete_account(request: HttpRequest) -> HttpResponse:
 
 @sensitive_post_parameters("password")
 @login_required
-@require_POST
+@posted_from("settings")
 def add_user(request: HttpRequest) -> HttpResponse:
     if not request.user.is_superuser:
         raise PermissionDenied
@@ -271,6 +272,7 @@ def _settings_page(request: HttpRequest, **context: object) -> HttpResponse:
         "judge": judge_status(request.user),
         "reads": reads_of(request.user)[:10],
         "quotas": _quotas(request.user),
+        "base_url": request.build_absolute_uri("/v1"),
     }
     wrong = any(getattr(form, "errors", None) for form in context.values())
     return render(

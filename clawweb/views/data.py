@@ -12,7 +12,7 @@ from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_GET
 
 from clawweb import tasks
 from clawweb.models import User
@@ -20,6 +20,7 @@ from clawweb.selectors.transfers import transfer_json, transfers_of
 from clawweb.sentences import said
 from clawweb.services import transfers
 from clawweb.services.errors import ServiceError
+from clawweb.views.problems import posted_from
 
 PER_PAGE = 20
 SHAPE_WORDS = {
@@ -52,7 +53,7 @@ def transfers_part(request: HttpRequest) -> HttpResponse:
 
 
 @login_required
-@require_POST
+@posted_from("data")
 def bring_in(request: HttpRequest) -> HttpResponse:
     """A form of its own, because a browser sends files by forms; the API takes the same."""
     user: Any = request.user

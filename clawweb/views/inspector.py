@@ -16,7 +16,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_GET
 
 from clawweb import sentences
 from clawweb.models import (
@@ -62,6 +62,7 @@ from clawweb.services.errors import ServiceError
 from clawweb.services.saved_views import delete_view, save_view
 from clawweb.turn_types import explain
 from clawweb.views.chat import own_session
+from clawweb.views.problems import posted_from
 from clawweb.views.session_filters import FilterForm
 from rollouts.types import Message
 
@@ -92,7 +93,7 @@ def sessions(request: HttpRequest) -> HttpResponse:
 
 
 @login_required
-@require_POST
+@posted_from("sessions")
 def saved_views(request: HttpRequest) -> HttpResponse:
     """Save the filters that the form's `query` holds, or delete the view of the id `drop`."""
     query, drop = request.POST.get("query", ""), request.POST.get("drop", "")

@@ -229,9 +229,6 @@ def _judge(user: User) -> dict[str, Any]:
 
 def _job_row(job: TrainingJob) -> dict[str, Any]:
     """A job with what the pages need besides the public fields."""
-    seconds = None
-    if job.started_at and job.finished_at:
-        seconds = (job.finished_at - job.started_at).total_seconds()
     return {
         **job_json(job),
         "reason": said(job.reason),
@@ -242,11 +239,22 @@ def _job_row(job: TrainingJob) -> dict[str, Any]:
         "stale": is_stale(job),
         "parent_version": job.parent.version if job.parent else 0,
         "child_version": job.child.version if job.child else None,
-        "seconds": seconds,
+        "took": _took(job),
         "left": seconds_left(job),
         "advice": _advice(job),
         "method_words": METHOD_WORDS.get(job.method, ""),
     }
+
+
+def _took(job: TrainingJob) -> str:
+    """As one says it: 48 s, 10 min 50 s, 1 h 5 min; nothing while it runs."""
+    if not job.started_at or not job.finished_at:
+        return ""
+    minutes, seconds = divmod(round((job.finished_at - job.started_at).total_seconds()), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
 def _advice(job: TrainingJob) -> str | Promise:

@@ -1,15 +1,41 @@
-"""Error pages that say what happened, with the id under which the log has it."""
+"""Error pages that say what happened, with the id under which the log has it; and the way back
+from an address that takes a form alone."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.template.loader import render_to_string
+from django.views.decorators.http import require_POST
 
 from clawweb.problem import problem
 from clawweb.services.outage import outage
+
+View = Callable[..., Any]
+
+
+def posted_from(page: str) -> Callable[[View], View]:
+    """POST alone. Who opens the address instead, as a browser does that shows what came of a form
+    and is told to go there again, is led to the page with the form."""
+
+    def decorate(view: View) -> View:
+        post = require_POST(view)
+
+        @wraps(view)
+        def led(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            if request.method in ("GET", "HEAD"):
+                return redirect(page)
+            response: HttpResponse = post(request, *args, **kwargs)
+            return response
+
+        return led
+
+    return decorate
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:

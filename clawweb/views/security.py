@@ -10,11 +10,12 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_GET
 
 from clawweb.config import config
 from clawweb.services import browsers
 from clawweb.views import single_sign_on
+from clawweb.views.problems import posted_from
 
 
 @never_cache
@@ -37,7 +38,7 @@ def security(request: HttpRequest) -> HttpResponse:
 
 
 @login_required
-@require_POST
+@posted_from("security")
 def end_browser(request: HttpRequest, browser_id: int) -> HttpResponse:
     if not browsers.end(request.user, browser_id):
         raise Http404
@@ -46,7 +47,7 @@ def end_browser(request: HttpRequest, browser_id: int) -> HttpResponse:
 
 
 @login_required
-@require_POST
+@posted_from("security")
 def end_others(request: HttpRequest) -> HttpResponse:
     if browsers.end_others(request.user, but=request.session.session_key):
         messages.success(request, _("All other browsers are signed out."))

@@ -33,13 +33,14 @@ from django.urls import reverse
 from django.utils.crypto import constant_time_compare
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_GET
 from requests import RequestException
 
 from clawweb.config import config
 from clawweb.limits import Refused, note_attempt
 from clawweb.models import Role, User
 from clawweb.services import accounts, audit
+from clawweb.views.problems import posted_from
 
 SIGN_INS = 20  # per address and minute
 log = logging.getLogger(__name__)
@@ -239,7 +240,7 @@ def start(request: HttpRequest) -> HttpResponse:
 
 @never_cache
 @login_required
-@require_POST
+@posted_from("security")
 @reauthentication_required(app="allauth.socialaccount")
 def connect(request: HttpRequest) -> HttpResponse:
     """Shows the way there instead of leading there: form-action again."""
@@ -272,7 +273,7 @@ def callback(request: HttpRequest) -> HttpResponse:
 
 
 @login_required
-@require_POST
+@posted_from("security")
 @reauthentication_required(app="allauth.socialaccount")
 def disconnect(request: HttpRequest) -> HttpResponse:
     if not request.user.has_usable_password():

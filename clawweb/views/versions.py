@@ -23,7 +23,7 @@ from clawweb.selectors.trials import trial_of
 from clawweb.sentences import said
 from rollouts.errors import RolloutError
 
-STEP, LANE, EDGE = 72, 52, 30  # of the drawing, in its own units
+STEP, LANE, EDGE = 72, 52, 36  # of the drawing, in its own units; a word has room at its edge
 SHARES = (10, 20, 30, 50)  # percent
 
 

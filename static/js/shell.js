@@ -9,11 +9,15 @@ import { connection } from "./socket.js";
 import { paintTimes } from "./times.js";
 
 const YEAR = 31_536_000;
+const READ_FIRST = "[data-read-first], .wrong :is(input, select, textarea), form .message.error";
 
 // A page whose catalogue did not come speaks English, and works.
 globalThis.gettext ??= (words) => words;
 globalThis.ngettext ??= (one, many, count) => (count === 1 ? one : many);
 globalThis.interpolate ??= (words, values) => values.reduce((text, value) => text.replace("%s", value), words);
+
+// Who sent a form reads on where it says what is wrong, or what it shows only once.
+document.querySelector(READ_FIRST)?.focus();
 
 document.getElementById("theme")?.addEventListener("change", ({ target }) => {
   const age = target.value ? YEAR : 0;

@@ -45,6 +45,8 @@ def test_a_refused_ratings_fate_and_the_notes_effect_on_each_word(page: Page, de
 def test_what_a_judge_voted_is_there_with_its_words(look: Look, demo: Demo) -> None:
     page = look("ada", f"/sessions/{demo.places['session_id']}/")
     turn = page.get_by_role("article").first
+    page.get_by_role("button", name="Keyboard shortcuts").press("Enter")
+    page.get_by_role("dialog", name="Keyboard shortcuts").get_by_role("button").press("Enter")
     expect(turn.get_by_text("What the judge made of what came next")).to_be_visible()
     turn.get_by_text("2 votes").press("Enter")
     expect(turn.get_by_text("VERDICT: 1")).to_be_visible()

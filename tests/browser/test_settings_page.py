@@ -3,6 +3,8 @@ next reply, and the next page, are so."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -20,6 +22,8 @@ def test_the_chat_asks_as_its_user_has_said(look: Look, demo: Demo) -> None:
     form.get_by_label("Temperature").fill("2")
     form.get_by_role("button", name="Save").press("Enter")
     expect(form.get_by_label("Temperature")).to_have_attribute("aria-invalid", "true")
+    expect(form.get_by_label("Temperature")).to_be_focused()
+    expect(form.get_by_text("less than or equal to 1.5")).to_be_in_viewport()
     form.get_by_label("Temperature").fill("0.3")
     form.get_by_label("Standing instructions").fill("I am a nurse.")
     form.get_by_role("radio", name="Short").press("Space")
@@ -41,6 +45,31 @@ def test_the_chat_asks_as_its_user_has_said(look: Look, demo: Demo) -> None:
     expect(page.get_by_text("max_tokens=")).to_be_visible()
 
 
+def test_a_new_key_is_what_one_sees_then(look: Look) -> None:
+    page = look("fledgling", "/settings/")
+    page.get_by_text("Make a key").click()
+    page.get_by_role("button", name="Make the key").press("Enter")
+    name = page.get_by_label("What is it for?")
+    expect(name).to_be_focused()
+    expect(name).to_be_in_viewport()
+    name.fill("a notebook")
+    page.get_by_role("button", name="Make the key").press("Enter")
+    expect(page.locator("[data-read-first]")).to_be_focused()
+    expect(page.locator("#new-key")).to_be_in_viewport()
+    page.goto(page.url)  # of the form, which leads to the page with it
+    expect(page).to_have_url(re.compile("/settings/$"))
+
+
+def test_what_is_wrong_with_a_new_person_is_what_an_admin_sees_then(look: Look) -> None:
+    page = look("root", "/settings/")
+    form = page.get_by_role("region", name="Add a person")
+    form.get_by_label("Username").fill("bob smith")
+    form.get_by_label("Password").fill("correct horse battery")
+    form.get_by_role("button", name="Add").press("Enter")
+    expect(form.get_by_role("alert")).to_be_focused()
+    expect(form.get_by_role("alert")).to_be_in_viewport()
+
+
 def test_the_theme_holds_on_the_next_page_and_follows_the_system_else(look: Look) -> None:
     page = look("fledgling", "/settings/")
     page.emulate_media(color_scheme="dark")
@@ -57,6 +86,46 @@ def test_the_theme_holds_on_the_next_page_and_follows_the_system_else(look: Look
     theme(page, "Dark")
     page.reload()
     assert page.evaluate(BACKGROUND) == dark
+
+
+def in_german(page: Page, path: str, width: int = 390) -> Page:
+    origin = page.evaluate("location.origin")
+    page.context.add_cookies([{"name": "django_language", "value": "de", "url": origin}])
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(path)
+    return page
+
+
+def test_german_has_room_on_a_phone(look: Look) -> None:
+    page = in_german(look("root", "/chat/"), "/chat/")
+    places = [link.bounding_box() for link in page.locator(".nav a").all()]
+    assert len({place["y"] for place in places if place}) == 1
+    page.locator("#side-toggle").click()
+    toggle = page.locator("#side-toggle").bounding_box()
+    new_chat = page.get_by_role("link", name="Neuer Chat").bounding_box()
+    assert toggle
+    assert new_chat
+    assert toggle["y"] + toggle["height"] <= new_chat["y"]
+
+
+def test_german_has_room_on_a_desk(look: Look) -> None:
+    page = in_german(look("root", "/chat/"), "/chat/", 1280)
+    new_chat = page.get_by_role("link", name="Neuer Chat").bounding_box()
+    assert new_chat
+    assert new_chat["height"] <= 40  # one line
+    page.goto("/jobs/")
+    table = page.get_by_role("group", name="Trainingsaufträge")
+    expect(table).to_contain_text("Schritt 14 von 40")
+    assert table.evaluate("box => box.scrollWidth <= box.clientWidth")
+    page = in_german(look("ada", "/chat/"), "/adapters/", 1280)
+    base = page.locator(".lineage .is-base text")
+    drawing, word = page.locator(".lineage svg").bounding_box(), base.bounding_box()
+    circle = page.locator(".lineage .is-base circle").bounding_box()
+    assert drawing
+    assert word
+    assert circle
+    assert drawing["x"] <= word["x"]
+    assert circle["y"] + circle["height"] <= word["y"]
 
 
 def theme(page: Page, name: str) -> None:

@@ -46,6 +46,7 @@ def may(who: set[str], refusal: int = 403) -> Any:
 
 anyone = may({STRANGER, PENDING, *APPROVED})
 people = may(APPROVED)
+LEADS = people()  # from the address of a form to the page that has it
 owner = may({OWNER}, 404)
 owner_or_trainer = may({OWNER, TRAINER, ADMIN}, 404)
 reviewers = may({REVIEWER, ADMIN})
@@ -61,7 +62,7 @@ TABLE: dict[str, dict[str, May]] = {
     "agent/": {"GET": people()},
     "agent/erase/": {"GET": people(), "POST": people()},
     "sessions/": {"GET": people()},
-    "sessions/views/": {"POST": people()},
+    "sessions/views/": {"GET": LEADS, "POST": people()},
     "sessions/<str:session_id>/": {"GET": owner()},
     "sessions/<session_id>/download.<kind>": {"GET": owner()},
     "jobs/": {"GET": people()},
@@ -72,33 +73,37 @@ TABLE: dict[str, dict[str, May]] = {
     "review/": {"GET": reviewers()},
     "review/<str:session_id>/": {"GET": readers()},
     "data/": {"GET": people()},
-    "data/import/": {"POST": people()},
+    "data/import/": {"GET": LEADS, "POST": people()},
     "settings/": {"GET": people()},
     "settings/effective/": {"GET": admins()},
-    "settings/delete/": {"POST": people()},
-    "settings/consent/": {"POST": people(consent="train")},
-    "settings/asking/": {"POST": people()},
-    "settings/keys/": {"POST": people(name="k", scopes="chat")},
-    "settings/keys/<int:key_id>/revoke/": {"POST": people()},  # test_nobody_revokes_anothers_key
-    "settings/users/": {"POST": admins(username="new", password="correct horse battery")},
+    "settings/delete/": {"GET": LEADS, "POST": people()},
+    "settings/consent/": {"GET": LEADS, "POST": people(consent="train")},
+    "settings/asking/": {"GET": LEADS, "POST": people()},
+    "settings/keys/": {"GET": LEADS, "POST": people(name="k", scopes="chat")},
+    # test_nobody_revokes_anothers_key
+    "settings/keys/<int:key_id>/revoke/": {"GET": LEADS, "POST": people()},
+    "settings/users/": {
+        "GET": LEADS,
+        "POST": admins(username="new", password="correct horse battery"),
+    },
     "settings/security/": {"GET": people()},
-    "settings/security/browsers/end/": {"POST": people()},
-    "settings/security/browsers/<int:browser_id>/end/": {"POST": owner()},
+    "settings/security/browsers/end/": {"GET": LEADS, "POST": people()},
+    "settings/security/browsers/<int:browser_id>/end/": {"GET": LEADS, "POST": owner()},
     "settings/confirm/": {"GET": people(), "POST": people()},
     "settings/confirm/code/": {"GET": people(), "POST": people()},
     "settings/second-factor/": {"GET": people(), "POST": people()},
     "settings/second-factor/remove/": {"GET": owner(), "POST": owner()},  # who has one
     "settings/second-factor/codes/": {"GET": owner()},
     "settings/second-factor/codes/new/": {"GET": people(), "POST": people()},
-    "settings/sso/connect/": {},  # not set: nobody
-    "settings/sso/disconnect/": {"POST": people()},
+    "settings/sso/connect/": {"GET": LEADS},  # by POST nobody: not set
+    "settings/sso/disconnect/": {"GET": LEADS, "POST": people()},
     "signin/code/": {"GET": who_is_not_waiting(), "POST": who_is_not_waiting()},
     "signin/sso/": {},  # not set: nobody
     "signin/sso/callback/": {},
     "signin/": {"GET": anyone(), "POST": anyone()},
     "signup/": {},  # closed: nobody
     "signin/<str:token>/": {"GET": anyone(), "POST": anyone()},
-    "signout/": {"POST": anyone()},
+    "signout/": {"GET": anyone(), "POST": anyone()},
     "password/": {"GET": people(), "POST": people()},
     "jsi18n/": {"GET": anyone()},
     "language/": {"POST": anyone(language="en")},

@@ -18,6 +18,7 @@ from tests.clawweb.access_table import (
     ALIKE,
     APPROVED,
     ELSEWHERE,
+    LEADS,
     OTHER,
     OWNER,
     PENDING,
@@ -73,6 +74,14 @@ def test_a_verb_without_a_line_is_nobodys(world: World) -> None:
             if let_in(status) or status >= 500:
                 wrong.append((verb, route, status))
     assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_the_address_of_a_form_leads_to_the_page_with_it(client: Client, world: World) -> None:
+    client.force_login(world.people[OWNER])  # type: ignore[arg-type]
+    for route in (route for route, verbs in TABLE.items() if verbs.get("GET") is LEADS):
+        page = client.get(world.path(route))["Location"]
+        assert page in ("/settings/", "/settings/security/", "/data/", "/sessions/"), route
+        assert client.get(page).status_code == 200
 
 
 @pytest.mark.usefixtures("transfer_files")

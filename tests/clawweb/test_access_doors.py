@@ -51,6 +51,7 @@ def test_a_reviewer_reads_what_its_owner_allows_and_the_owner_sees_that(world: W
     own = Client()
     own.force_login(alice)
     assert "reviewer" in own.get("/settings/").content.decode()
+    assert "a right that your account does not have" in own.get("/review/").content.decode()
 
     User.objects.filter(pk=alice.pk).update(reviewers_may_read=False)
     assert client.get(path).status_code == 404

@@ -51,6 +51,23 @@ def test_a_running_job_says_how_long_it_will_take(client: Client, alice: User) -
     assert "about a minute left" in page_of(client, alice, f"/jobs/{job.public_id}/")
 
 
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.4, "0 s"), (48, "48 s"), (650, "10 min 50 s"), (3900, "1 h 5 min")]
+)
+def test_a_job_says_how_long_it_took(
+    client: Client, alice: User, seconds: float, words: str
+) -> None:
+    now = timezone.now()
+    job = TrainingJob.objects.create(
+        user=alice,
+        state="failed",
+        started_at=now - timedelta(seconds=seconds),
+        finished_at=now,
+    )
+    for path in ("/jobs/", f"/jobs/{job.public_id}/"):
+        assert f">{words}</" in page_of(client, alice, path)
+
+
 def test_nobody_says_how_long_the_first_job_will_take(alice: User) -> None:
     job = TrainingJob(user=alice, state=JobState.TRAINING, started_at=timezone.now())
     assert seconds_left(job) is None

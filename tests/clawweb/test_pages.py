@@ -92,14 +92,16 @@ def test_a_link_signs_in_once_and_only_by_its_button(client: Client, alice: User
     assert client.post(link)["Location"] == "/chat/"
     assert client.get("/settings/").status_code == 200
 
+    assert "you are signed in" in client.get(link).content.decode()
     client.logout()
     again = client.post(link)
     assert again.status_code == 410
-    assert "manage.py signinlink USER" in again.content.decode()
+    assert ".venv/bin/python manage.py signinlink USER" in again.content.decode()
 
 
 def test_signing_out_needs_a_post(as_alice: Client) -> None:
-    assert as_alice.get("/signout/").status_code == 405
+    assert as_alice.get("/signout/")["Location"] == "/"
+    assert as_alice.get("/chat/").status_code == 200
     assert as_alice.post("/signout/")["Location"] == "/signin/"
     assert as_alice.get("/chat/").status_code == 302
 
@@ -345,6 +347,7 @@ def test_notes_are_followed_at_once_by_a_tick_that_can_be_taken_back(
 
 def test_a_key_is_shown_once_and_can_be_revoked(as_alice: Client, alice: User) -> None:
     made = as_alice.post("/settings/keys/", {"name": "laptop", "scopes": ["chat", "feedback"]})
+    assert "<code>http://testserver/v1</code>" in made.content.decode()
     plain = re.search(r'id="new-key">([^<]+)<', made.content.decode())
     assert plain
     assert accounts.key_for(plain.group(1)) is not None

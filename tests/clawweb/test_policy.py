@@ -9,6 +9,7 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.test import Client
 
+from clawweb.config import config
 from clawweb.models import AuditEvent, TrainingJob, TrainingPolicy, User
 from clawweb.selectors.learning import agent_status, receipt
 from clawweb.selectors.policy import quiet_until
@@ -86,6 +87,8 @@ def test_an_admin_sets_it_and_the_settings_say_where_it_comes_from(
     client.force_login(admin)
     page = "/admin/clawweb/trainingpolicy/"
     said = {"batch": "4", "method": "binary", "quiet_from": "22:00", "quiet_until": "06:30"}
+    settings = client.get(f"{page}add/").content.decode()
+    assert f"Empty: {config().batch}, as the settings say." in settings
     assert client.post(f"{page}add/", {**said, "method": "magic"}).status_code == 200
     assert not TrainingPolicy.objects.exists()
     assert client.post(f"{page}add/", said).status_code == 302

@@ -11,7 +11,7 @@ from django.test import Client
 from clawweb.models import AdapterState, TrainingSample, User
 from clawweb.selectors.learning import policy_of
 from clawweb.services import trials
-from clawweb.views.versions import LANE, STEP, drawing
+from clawweb.views.versions import EDGE, LANE, STEP, drawing
 from rollouts.errors import EngineUnavailable
 from tests.factories import down, make_adapter, make_turn, up
 
@@ -46,7 +46,7 @@ def test_what_led_to_the_live_version_is_a_line_and_the_rest_are_branches(alice)
 
 def test_a_version_whose_parent_is_gone_grows_from_base(alice) -> None:
     drawn = drawing([make_adapter(alice, 7)], None, None)
-    assert drawn["edges"][0].startswith("M30 30")
+    assert drawn["edges"][0].startswith(f"M{EDGE} {EDGE}")
 
 
 def test_the_page_says_what_each_version_learned_and_how_it_is_liked(alice, page) -> None:

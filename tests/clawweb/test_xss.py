@@ -32,14 +32,14 @@ from clawweb.models import (
 )
 from clawweb.records import storable
 from clawweb.services import accounts, audit, feedback, housekeeping, jobs
-from tests.clawweb.access_table import ELSEWHERE, TABLE, World
+from tests.clawweb.access_table import ELSEWHERE, LEADS, TABLE, World
 from tests.clawweb.xss import ALL, MARK, PAYLOADS, live_in
 from tests.factories import down, make_adapter, make_turn, rated
 from tests.recorded import brought_in, exported
 
 # What they ask for has been done.
 LEADING_AWAY = ("signin/", "signin/code/", "settings/confirm/", "settings/confirm/code/")
-LEADING_AWAY += ("settings/second-factor/",)
+LEADING_AWAY += ("settings/second-factor/", "signout/")
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
 
 
@@ -144,7 +144,7 @@ def pages(*about: str) -> list[str]:
     return [
         route
         for route, verbs in TABLE.items()
-        if "GET" in verbs and route and not route.startswith(api)
+        if verbs.get("GET", LEADS) is not LEADS and route and not route.startswith(api)
         if not about or any(name in route for name in about)
     ]
 
