@@ -17,7 +17,7 @@ UNWANTED = gettext_noop("Your settings say not to train on your chats.")
 DIED = gettext_noop("It was started %(n)s times and its worker died each time.")
 FAILED = gettext_noop("Training failed: %(why)s")
 BROKE = gettext_noop("Training broke: %(why)s")
-ANSWERS = gettext_noop("Version %(n)s answers now.")
+WENT_LIVE = gettext_noop("Version %(n)s went live.")
 NOT_SERVED = gettext_noop("Version %(n)s could not be served: %(why)s")
 # Why a version could not be served
 DISAGREES = gettext_noop(
@@ -107,7 +107,7 @@ _GATE = (
     ),
 )
 _WITH_VALUES = (
-    *(DIED, FAILED, BROKE, ANSWERS, NOT_SERVED, DISAGREES, READY, ATTEMPT, NOT_REACHED),
+    *(DIED, FAILED, BROKE, WENT_LIVE, NOT_SERVED, DISAGREES, READY, ATTEMPT, NOT_REACHED),
     *(UNREADABLE, DEPLOYED_BY, ROLLED_BACK, NOT_THERE, NOT_LOADED, NOBODY_CAME, TOO_LONG, REFUSED),
     *(EXPORTED, IMPORTED, SCORES, KNOWN, LEFT_OUT, LINE, MORE),
     *(LINE_TOO_LONG, LINE_TOO_DEEP, NOT_JSON, OTHER_FORMAT, TRANSFER_BROKE),
@@ -139,7 +139,9 @@ def _known(text: str) -> str | None:
 
 @cache
 def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    return tuple((sentence, _pattern(sentence)) for sentence in _WITH_VALUES if "%(" in sentence)
+    known = [(sentence, _pattern(sentence)) for sentence in _WITH_VALUES if "%(" in sentence]
+    # What older rows say instead would be wrong after a rollback.
+    return (*known, (WENT_LIVE, _pattern("Version %(n)s answers now.")))
 
 
 def _pattern(sentence: str) -> re.Pattern[str]:

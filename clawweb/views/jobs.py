@@ -242,6 +242,7 @@ def _job_row(job: TrainingJob) -> dict[str, Any]:
         "stale": is_stale(job),
         "parent_version": job.parent.version if job.parent else 0,
         "child_version": job.child.version if job.child else None,
+        "rolled_back": job.child is not None and job.child.rolled_back_at is not None,
         "seconds": seconds,
         "left": seconds_left(job),
         "advice": _advice(job),

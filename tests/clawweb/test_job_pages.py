@@ -27,7 +27,7 @@ from clawweb.selectors.console import uses_of_samples
 from clawweb.selectors.learning import seconds_left
 from clawweb.services import finishing, health, jobs
 from clawweb.services.errors import NothingToKeep
-from tests.factories import claimed_job, rated
+from tests.factories import claimed_job, make_adapter, rated
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
 
@@ -77,6 +77,20 @@ def test_what_failed_decides_what_to_do(
 ) -> None:
     job = TrainingJob.objects.create(user=alice, state=JobState.FAILED, reason=reason)
     assert words in page_of(client, alice, f"/jobs/{job.public_id}/")
+
+
+def test_after_a_rollback_no_job_claims_that_its_version_answers(
+    client: Client, alice: User
+) -> None:
+    back = make_adapter(alice, 1, "standby", rolled_back_at=timezone.now())
+    job = TrainingJob.objects.create(
+        user=alice, state=JobState.DEPLOYED, child=back, reason="Version 1 answers now."
+    )
+    for path in ("/jobs/", f"/jobs/{job.public_id}/"):
+        html = page_of(client, alice, path)
+        assert "Version 1 went live." in html
+        assert "Version 1 answers now." not in html
+        assert '<span class="chip warn">rolled back</span>' in html
 
 
 # The console

@@ -72,6 +72,10 @@ def test_all_tests_that_a_version_failed_are_told() -> None:
     assert in_german(" ".join(failed)) == "; ".join(map(in_german, failed))
 
 
+def test_what_an_old_row_claims_about_now_is_read_as_what_happened() -> None:
+    assert said("Version 3 answers now.") == "Version 3 went live."
+
+
 def test_an_errors_own_words_stay_and_what_leads_to_them_does_not() -> None:
     german = in_german("Training broke: ValueError: a (strange) thing")
     assert german.endswith("ValueError: a (strange) thing")
