@@ -27,10 +27,17 @@ FILES_GONE = gettext_noop("its files are gone")
 UNREADABLE = gettext_noop("its weights cannot be read: %(why)s")
 CHANGED = gettext_noop("its weights are not those that passed the gate")
 NO_DIFFERENCE = gettext_noop("the server answers with it exactly as the base model does")
-# What happened to a job or a version
+# What happened to a job
 READY = gettext_noop("ratings ready: %(n)s")
 ATTEMPT = gettext_noop("attempt %(n)s")
 NOT_REACHED = gettext_noop("ratings that were not reached and count again: %(n)s")
+# Why training ended before its last step
+LEARNED = gettext_noop(
+    "after step %(n)s of %(of)s: it answers by now as if it had been told your wishes"
+)
+TIME_UP = gettext_noop("after step %(n)s of %(of)s: the time that a training has was up")
+AS_ASKED = gettext_noop("after step %(n)s of %(of)s, as was asked for")
+# What happened to a version
 DEPLOYED_BY = gettext_noop("deployed by %(job)s")
 PROMOTED = gettext_noop("promoted by hand")
 ROLLED_BACK = gettext_noop("rolled back from version %(n)s")
@@ -108,6 +115,7 @@ _GATE = (
 )
 _WITH_VALUES = (
     *(DIED, FAILED, BROKE, WENT_LIVE, NOT_SERVED, DISAGREES, READY, ATTEMPT, NOT_REACHED),
+    *(LEARNED, TIME_UP, AS_ASKED),
     *(UNREADABLE, DEPLOYED_BY, ROLLED_BACK, NOT_THERE, NOT_LOADED, NOBODY_CAME, TOO_LONG, REFUSED),
     *(EXPORTED, IMPORTED, SCORES, KNOWN, LEFT_OUT, LINE, MORE),
     *(LINE_TOO_LONG, LINE_TOO_DEEP, NOT_JSON, OTHER_FORMAT, TRANSFER_BROKE),

@@ -20,6 +20,7 @@ from clawweb.selectors.chat import input_of
 from clawweb.selectors.console import (
     STATES,
     chosen_jobs,
+    early_end,
     is_stale,
     loss_lines,
     queue_status,
@@ -52,6 +53,7 @@ EVENT_WORDS = {
     "cancelled": _("Cancelled"),
     "put_back": _("Put back into the queue"),
     "finishing": _("Stopped early"),
+    "ended_early": _("Training ended early"),
     "failed": _("Failed"),
     "adapter_accepted": _("The new version passed its tests"),
     "adapter_refused": _("The new version is refused"),
@@ -235,6 +237,7 @@ def _job_row(job: TrainingJob) -> dict[str, Any]:
     return {
         **job_json(job),
         "reason": said(job.reason),
+        "ended_early": said(early_end(job)),
         "owner": job.user,
         "active": job.is_active,
         "cancelling": job.is_active and job.cancel_requested,

@@ -227,6 +227,35 @@ def test_what_an_early_end_left_out_counts_again(alice: User) -> None:
     assert Event.objects.filter(job=job, kind="finishing").count() == 1
 
 
+def test_each_phase_tells_its_own_progress(client: Client, alice: User) -> None:
+    rated(alice, 1)
+    job = claimed_job(alice)
+    jobs.advance(job, state=JobState.TRAINING, step=2, steps=8)
+    for path in ("/jobs/", f"/jobs/{job.public_id}/"):
+        assert "step 2 of 8" in page_of(client, alice, path).split('id="other-method"')[0]
+    finishing.note_early_end(job, "steps")
+    assert not Event.objects.filter(kind="ended_early").exists()
+    finishing.note_early_end(job, "learned")
+    jobs.advance(job, state=JobState.GATING)
+    why = "Training ended early: after step 2 of 8: it answers by now as if it had been told"
+    for path in ("/jobs/", f"/jobs/{job.public_id}/"):
+        page = page_of(client, alice, path)
+        assert why in page
+        assert "<progress max" not in page
+    jobs.end_job(job, state=JobState.DEPLOYED, reason="Version 1 went live.")
+    assert why in page_of(client, alice, f"/jobs/{job.public_id}/")
+
+
+def test_a_job_that_made_all_its_steps_did_not_end_early(client: Client, alice: User) -> None:
+    rated(alice, 1)
+    job = claimed_job(alice)
+    jobs.advance(job, state=JobState.GATING, step=8, steps=8)
+    finishing.note_early_end(job, "learned")
+    page = page_of(client, alice, "/jobs/")
+    assert "trained in 8 steps" in page
+    assert "ended early" not in page
+
+
 def test_an_admin_sees_how_many_ratings_a_job_used_and_why_not(
     client: Client, admin: User, alice: User
 ) -> None:
