@@ -82,7 +82,7 @@ _GATE = (
     gettext_noop("%(value)s of its test replies are empty (at most %(limit)s)"),
     gettext_noop("%(value)s of its test replies do not come to an end (at most %(limit)s)"),
     gettext_noop(
-        "%(value)s of its test replies do not come to an end: not measured, as its parent's"
+        "%(value)s of its test replies do not come to an end: not judged, as its parent's"
         " hardly ever do"
     ),
     gettext_noop("%(value)s of its test replies is repetition (at most %(limit)s)"),
@@ -107,11 +107,8 @@ _GATE = (
         "on subjects you never rated it differs from the base model by %(value)s"
         " (at most %(limit)s, what your wishes explain)"
     ),
-    gettext_noop("it goes the whole way that training went"),
-    gettext_noop(
-        "it goes %(value)s of the way from the base model that training had gone: the whole"
-        " way led too far"
-    ),
+    gettext_noop("nothing of what was learned had to be taken back"),
+    gettext_noop("%(value)s of what was learned is kept: the whole of it led too far"),
 )
 _WITH_VALUES = (
     *(DIED, FAILED, BROKE, WENT_LIVE, NOT_SERVED, DISAGREES, READY, ATTEMPT, NOT_REACHED),
@@ -148,8 +145,19 @@ def _known(text: str) -> str | None:
 @cache
 def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
     known = [(sentence, _pattern(sentence)) for sentence in _WITH_VALUES if "%(" in sentence]
-    # What older rows say instead would be wrong after a rollback.
-    return (*known, (WENT_LIVE, _pattern("Version %(n)s answers now.")))
+    return (*known, *((now, _pattern(before)) for before, now in _worded_before().items()))
+
+
+def _worded_before() -> dict[str, str]:
+    """What older rows say, and what says it today."""
+    cut, whole, some = _GATE[2], *_GATE[-2:]
+    return {
+        "Version %(n)s answers now.": WENT_LIVE,  # wrong after a rollback
+        cut.replace("not judged", "not measured"): cut,
+        "it goes the whole way that training went": whole,
+        "it goes %(value)s of the way from the base model that training had gone: the whole"
+        " way led too far": some,
+    }
 
 
 def _pattern(sentence: str) -> re.Pattern[str]:
