@@ -227,6 +227,14 @@ def test_what_an_early_end_left_out_counts_again(alice: User) -> None:
     assert Event.objects.filter(job=job, kind="finishing").count() == 1
 
 
+def test_no_other_training_is_started_beside_one(client: Client, alice: User) -> None:
+    button = re.compile(r'<button[^>]*data-with="method [^>]*>')
+    (free,) = button.findall(page_of(client, alice, "/jobs/"))
+    TrainingJob.objects.create(user=alice, state=JobState.QUEUED)
+    (busy,) = button.findall(page_of(client, alice, "/jobs/"))
+    assert (" disabled " in free, " disabled " in busy) == (False, True)
+
+
 def test_each_phase_tells_its_own_progress(client: Client, alice: User) -> None:
     rated(alice, 1)
     job = claimed_job(alice)
