@@ -42,6 +42,13 @@ DEPLOYED_BY = gettext_noop("deployed by %(job)s")
 PROMOTED = gettext_noop("promoted by hand")
 ROLLED_BACK = gettext_noop("rolled back from version %(n)s")
 _DEPLOYING = gettext_noop("deploying")
+# What a process is at
+IDLE = gettext_noop("waits for work")
+SWEPT = gettext_noop("has looked for what was left undone")
+WRITES = gettext_noop("replies being written: %(n)s")
+TRAINS = gettext_noop("training %(job)s")
+LOADS = gettext_noop("loading the model")
+READS = gettext_noop("reading what followed a reply")
 # Why base answered in a version's place
 NOT_THERE = gettext_noop("version %(n)s is not there any more")
 OTHER_BASE = gettext_noop("the base model has changed since this version was trained")
@@ -112,7 +119,7 @@ _GATE = (
 )
 _WITH_VALUES = (
     *(DIED, FAILED, BROKE, WENT_LIVE, NOT_SERVED, DISAGREES, READY, ATTEMPT, NOT_REACHED),
-    *(LEARNED, TIME_UP, AS_ASKED),
+    *(LEARNED, TIME_UP, AS_ASKED, WRITES, TRAINS),
     *(UNREADABLE, DEPLOYED_BY, ROLLED_BACK, NOT_THERE, NOT_LOADED, NOBODY_CAME, TOO_LONG, REFUSED),
     *(EXPORTED, IMPORTED, SCORES, KNOWN, LEFT_OUT, LINE, MORE),
     *(LINE_TOO_LONG, LINE_TOO_DEEP, NOT_JSON, OTHER_FORMAT, TRANSFER_BROKE),

@@ -186,6 +186,8 @@ def system_part(request: HttpRequest) -> HttpResponse:
         "most": config().max_kept_loras,
         "disk": {"free": disk.free_bytes(), "is_low": disk.is_low(), "least": disk.reserve_bytes()},
     }
+    for worker in status["workers"]:
+        worker["doing"] = said(worker["doing"])
     loaded = status["engine"]["adapters"] or []
     if not request.user.runs_training:  # names of others' versions are none of their business
         own = set(request.user.adapters.values_list("name", flat=True))

@@ -12,7 +12,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from clawweb import load
+from clawweb import load, sentences
 from clawweb.models import (
     Event,
     Heartbeat,
@@ -147,10 +147,16 @@ def test_the_machinery_tells_who_waits_and_what_each_worker_takes(
     TrainingJob.objects.update(created_at=timezone.now() - timedelta(seconds=75))
     gpus = [{"use": 0.5, "used": 2**30, "total": 2**31}]
     health.beat("worker-gpu@a", "worker-gpu", "idle", {"cpu": 1.25, "rss": 3 * 2**20, "gpus": gpus})
-    health.beat("generator@a", "generator", "idle")
+    health.beat("generator@a", "generator", sentences.WRITES % {"n": 2})
     page = page_of(client, alice, "/parts/system/")
     assert re.search(r"Waiting jobs: <strong>1</strong>.*the oldest for 7\d s", page, re.DOTALL)
-    for words in ("1.25 processor cores", "3.0\xa0MB of memory", 'value="0.5"', "2.0\xa0GB"):
+    for words in (
+        "1.25 processor cores",
+        "3.0\xa0MB of memory",
+        'value="0.5"',
+        "2.0\xa0GB",
+        "written: 2",
+    ):
         assert words in page
     assert page.count("processor cores") == 1  # the generator measured nothing
     assert "of at most 32 versions loaded" in page
