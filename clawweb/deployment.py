@@ -78,7 +78,7 @@ def _move_live(job: TrainingJob, child: AdapterVersion) -> None:
         _keep_baseline(job)
         seconds = round(time.monotonic() - started, 3)
         jobs.advance(job, timings={**job.timings, "deploy": seconds, "probe": measured})
-        reason = sentences.ANSWERS % {"n": child.version}
+        reason = sentences.WENT_LIVE % {"n": child.version}
         jobs.end_job(job, state=JobState.DEPLOYED, reason=reason, learned=child)
 
 

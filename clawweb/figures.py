@@ -23,10 +23,14 @@ class Chart:
     title: str | Promise
     meaning: str | Promise
     section: str | Promise
+    unit: str | Promise = ""  # "" where it has none
     digits: int = 3
     spread: str = ""  # key of its standard deviation, drawn as bars
 
 
+_NATS = gettext_lazy("nats per token")
+_SHARE = gettext_lazy("share")
+_TOKENS = gettext_lazy("tokens")
 _GOAL = gettext_lazy("Goal")
 _HEALTH = gettext_lazy("Health of the agent")
 _OPTIMISER = gettext_lazy("Optimiser")
@@ -39,22 +43,26 @@ CHARTS = (
         section=_GOAL,
         title=gettext_lazy("Loss"),
         meaning=gettext_lazy(
-            "How far the new version still is from what your ratings ask for. It should fall."
+            "How far the new version still is from what your ratings ask for. It should fall; each "
+            "step learns from other replies, so a rise from one to the next alone means nothing."
         ),
     ),
     Chart(
         key="kl",
         section=_GOAL,
         title=gettext_lazy("Distance to the hinted model (KL)"),
+        unit=_NATS,
         meaning=gettext_lazy(
             "How differently it would answer from a model that had been told your wishes. "
-            "It should fall; below 0.01 training stops."
+            "It should fall; each step learns from other replies, so a rise from one to the next "
+            "alone means nothing. Below 0.01 training stops."
         ),
     ),
     Chart(
         key="reward",
         section=_GOAL,
         title=gettext_lazy("Reward"),
+        unit=gettext_lazy("mean of the thumbs"),
         meaning=gettext_lazy(
             "The mean of your thumbs in this step's replies, and how they differ: 1 is all up, "
             "−1 is all down. Any value is fine; all the same teaches least."
@@ -74,6 +82,7 @@ CHARTS = (
         key="correction_nll",
         section=_GOAL,
         title=gettext_lazy("Your own words"),
+        unit=_NATS,
         meaning=gettext_lazy(
             "How far it is from saying your corrections word for word, where they are learned as "
             "words. It should fall; near 0 it has learned them by heart."
@@ -83,6 +92,7 @@ CHARTS = (
         key="kl_base",
         section=_HEALTH,
         title=gettext_lazy("Distance to the base model (KL)"),
+        unit=_NATS,
         meaning=gettext_lazy(
             "How differently it answers from the untrained model. Below 0.2 is healthy; above 0.5 "
             "it may stop making sense."
@@ -92,6 +102,7 @@ CHARTS = (
         key="entropy",
         section=_HEALTH,
         title=gettext_lazy("Entropy"),
+        unit=_NATS,
         meaning=gettext_lazy(
             "How many ways of going on it weighs up. It may fall a little; a fall towards 0 means "
             "that it only repeats itself."
@@ -101,6 +112,7 @@ CHARTS = (
         key="clip_share",
         section=_HEALTH,
         title=gettext_lazy("Words held back"),
+        unit=_SHARE,
         meaning=gettext_lazy(
             "The share of words whose change was cut off for being too large at once. Below 0.1 "
             "is healthy, above 0.3 a warning."
@@ -111,6 +123,7 @@ CHARTS = (
         key="zero_advantage",
         section=_HEALTH,
         title=gettext_lazy("Thumbs that taught nothing"),
+        unit=_SHARE,
         meaning=gettext_lazy(
             "The share of thumbs that were exactly as expected. Low is good; at 1 the step "
             "learned nothing from thumbs."
@@ -121,6 +134,7 @@ CHARTS = (
         key="policy_lag",
         section=_HEALTH,
         title=gettext_lazy("Versions behind"),
+        unit=gettext_lazy("versions"),
         meaning=gettext_lazy(
             "How many versions ago the step's replies were written. 0 is best; more than 3 is "
             "not trained on."
@@ -131,6 +145,7 @@ CHARTS = (
         key="response_length",
         section=_REPLIES,
         title=gettext_lazy("Length of its own replies"),
+        unit=_TOKENS,
         meaning=gettext_lazy(
             "Mean tokens of the replies that it writes while it trains. It follows what you ask "
             "for; a jump to the limit is a warning."
@@ -141,6 +156,7 @@ CHARTS = (
         key="cut_share",
         section=_REPLIES,
         title=gettext_lazy("Replies cut off"),
+        unit=_SHARE,
         meaning=gettext_lazy(
             "The share of those replies that did not end within training's limit. High is normal "
             "for long answers; a rise means that it forgets to stop."
@@ -166,6 +182,7 @@ CHARTS = (
         key="tokens_per_second",
         section=_SPEED,
         title=gettext_lazy("Tokens per second"),
+        unit=gettext_lazy("tokens per second"),
         meaning=gettext_lazy(
             "Reply tokens that are worked through. It only tells how long you wait."
         ),
@@ -175,6 +192,7 @@ CHARTS = (
         key="memory_mib",
         section=_SPEED,
         title=gettext_lazy("Memory (MiB)"),
+        unit="MiB",
         meaning=gettext_lazy(
             "What the trainer holds. Level is healthy; steady growth ends in a crash."
         ),
@@ -192,6 +210,7 @@ def figures(words: Mapping[str, str], measured: Collection[str]) -> list[dict[st
             "section": chart.section,
             "title": chart.title,
             "meaning": chart.meaning,
+            "unit": chart.unit,
             "digits": chart.digits,
             "measured": chart.key in measured,
             "summary": words[chart.key],

@@ -153,7 +153,7 @@ class Generator:
         meter = Meter()
         while True:
             with contextlib.suppress(Exception):  # the next beat tells; replies matter more
-                doing = f"{len(self.running)} replies in flight"
+                doing = sentences.WRITES % {"n": len(self.running)}
                 await in_db(beat, self.name, "generator", doing, meter.read())
             await asyncio.sleep(HEARTBEAT_SECONDS)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from clawweb import logs
+from clawweb import logs, sentences
 from clawweb.config import config
 from clawweb.engine import get_judge
 from clawweb.models import User
@@ -22,7 +22,7 @@ def judge_reply(judgement_id: int) -> User | None:
     judgement = judgements.claim(judgement_id) if config().has_judge else None
     if judgement is None:
         return None  # another worker has it, it is over, or nobody judges here any more
-    doing("reading what followed a reply")
+    doing(sentences.READS)
     try:
         with logs.about(judgement=judgement.pk, **logs.of_turn(judgement.turn)):
             ballots = _ballots(judged(judgement))
@@ -30,7 +30,7 @@ def judge_reply(judgement_id: int) -> User | None:
             log.info("judged in %s votes", len(ballots))
             return counts
     finally:
-        doing("idle")
+        doing(sentences.IDLE)
 
 
 def _ballots(asked: Judged) -> list[Ballot]:

@@ -17,7 +17,7 @@ UNWANTED = gettext_noop("Your settings say not to train on your chats.")
 DIED = gettext_noop("It was started %(n)s times and its worker died each time.")
 FAILED = gettext_noop("Training failed: %(why)s")
 BROKE = gettext_noop("Training broke: %(why)s")
-ANSWERS = gettext_noop("Version %(n)s answers now.")
+WENT_LIVE = gettext_noop("Version %(n)s went live.")
 NOT_SERVED = gettext_noop("Version %(n)s could not be served: %(why)s")
 # Why a version could not be served
 DISAGREES = gettext_noop(
@@ -27,14 +27,28 @@ FILES_GONE = gettext_noop("its files are gone")
 UNREADABLE = gettext_noop("its weights cannot be read: %(why)s")
 CHANGED = gettext_noop("its weights are not those that passed the gate")
 NO_DIFFERENCE = gettext_noop("the server answers with it exactly as the base model does")
-# What happened to a job or a version
+# What happened to a job
 READY = gettext_noop("ratings ready: %(n)s")
 ATTEMPT = gettext_noop("attempt %(n)s")
 NOT_REACHED = gettext_noop("ratings that were not reached and count again: %(n)s")
+# Why training ended before its last step
+LEARNED = gettext_noop(
+    "after step %(n)s of %(of)s: it answers by now as if it had been told your wishes"
+)
+TIME_UP = gettext_noop("after step %(n)s of %(of)s: the time that a training has was up")
+AS_ASKED = gettext_noop("after step %(n)s of %(of)s, as was asked for")
+# What happened to a version
 DEPLOYED_BY = gettext_noop("deployed by %(job)s")
 PROMOTED = gettext_noop("promoted by hand")
 ROLLED_BACK = gettext_noop("rolled back from version %(n)s")
 _DEPLOYING = gettext_noop("deploying")
+# What a process is at
+IDLE = gettext_noop("waits for work")
+SWEPT = gettext_noop("has looked for what was left undone")
+WRITES = gettext_noop("replies being written: %(n)s")
+TRAINS = gettext_noop("training %(job)s")
+LOADS = gettext_noop("loading the model")
+READS = gettext_noop("reading what followed a reply")
 # Why base answered in a version's place
 NOT_THERE = gettext_noop("version %(n)s is not there any more")
 OTHER_BASE = gettext_noop("the base model has changed since this version was trained")
@@ -75,7 +89,7 @@ _GATE = (
     gettext_noop("%(value)s of its test replies are empty (at most %(limit)s)"),
     gettext_noop("%(value)s of its test replies do not come to an end (at most %(limit)s)"),
     gettext_noop(
-        "%(value)s of its test replies do not come to an end: not measured, as its parent's"
+        "%(value)s of its test replies do not come to an end: not judged, as its parent's"
         " hardly ever do"
     ),
     gettext_noop("%(value)s of its test replies is repetition (at most %(limit)s)"),
@@ -100,14 +114,12 @@ _GATE = (
         "on subjects you never rated it differs from the base model by %(value)s"
         " (at most %(limit)s, what your wishes explain)"
     ),
-    gettext_noop("it goes the whole way that training went"),
-    gettext_noop(
-        "it goes %(value)s of the way from the base model that training had gone: the whole"
-        " way led too far"
-    ),
+    gettext_noop("nothing of what was learned had to be taken back"),
+    gettext_noop("%(value)s of what was learned is kept: the whole of it led too far"),
 )
 _WITH_VALUES = (
-    *(DIED, FAILED, BROKE, ANSWERS, NOT_SERVED, DISAGREES, READY, ATTEMPT, NOT_REACHED),
+    *(DIED, FAILED, BROKE, WENT_LIVE, NOT_SERVED, DISAGREES, READY, ATTEMPT, NOT_REACHED),
+    *(LEARNED, TIME_UP, AS_ASKED, WRITES, TRAINS),
     *(UNREADABLE, DEPLOYED_BY, ROLLED_BACK, NOT_THERE, NOT_LOADED, NOBODY_CAME, TOO_LONG, REFUSED),
     *(EXPORTED, IMPORTED, SCORES, KNOWN, LEFT_OUT, LINE, MORE),
     *(LINE_TOO_LONG, LINE_TOO_DEEP, NOT_JSON, OTHER_FORMAT, TRANSFER_BROKE),
@@ -139,7 +151,20 @@ def _known(text: str) -> str | None:
 
 @cache
 def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    return tuple((sentence, _pattern(sentence)) for sentence in _WITH_VALUES if "%(" in sentence)
+    known = [(sentence, _pattern(sentence)) for sentence in _WITH_VALUES if "%(" in sentence]
+    return (*known, *((now, _pattern(before)) for before, now in _worded_before().items()))
+
+
+def _worded_before() -> dict[str, str]:
+    """What older rows say, and what says it today."""
+    cut, whole, some = _GATE[2], *_GATE[-2:]
+    return {
+        "Version %(n)s answers now.": WENT_LIVE,  # wrong after a rollback
+        cut.replace("not judged", "not measured"): cut,
+        "it goes the whole way that training went": whole,
+        "it goes %(value)s of the way from the base model that training had gone: the whole"
+        " way led too far": some,
+    }
 
 
 def _pattern(sentence: str) -> re.Pattern[str]:

@@ -12,7 +12,7 @@ from celery import Task, shared_task
 from celery.signals import worker_ready
 from django.db import transaction
 
-from clawweb import disk, transfer_run
+from clawweb import disk, sentences, transfer_run
 from clawweb.config import config
 from clawweb.models import Turn, User
 from clawweb.selectors.chat import next_turn
@@ -143,7 +143,7 @@ def let_go() -> None:
 @shared_task
 def sweep() -> None:
     """Find what crashes, lost messages and restarts left behind, from the rows alone."""
-    health.beat("beat", "beat", "sent the sweep")
+    health.beat("beat", "beat", sentences.SWEPT)
     steps = (
         _sweep_turns,
         _sweep_jobs,

@@ -57,14 +57,14 @@ def run(job_id: str) -> bool:
     job = jobs.claim_job(job_id)
     if job is None:
         return False  # another worker has it, or it is over
-    doing(f"training {job.public_id}")
+    doing(sentences.TRAINS % {"job": job.public_id})
     try:
         with logs.about(job=job.public_id, user=job.user_id):
             return _worked_on(job)
     except LeaseLost:
         log.warning("the lease of %s was lost: another worker has it", job)
     finally:
-        doing("idle")
+        doing(sentences.IDLE)
     return False
 
 
@@ -244,6 +244,7 @@ def _train(
     if result.dropped:
         finishing.drop_samples(job, result.dropped)
     finishing.give_back_untrained(job, result.trained)
+    finishing.note_early_end(job, result.stopped)
     jobs.note_reanswers(job, result.reanswers)
     jobs.note_effects(job, result.effects)
     return result
@@ -330,6 +331,6 @@ def loaded_base() -> Base:
 
 def warm_up() -> None:
     """Load the base and measure what every gate asks of it, before a job waits for either."""
-    doing("loading the model")
+    doing(sentences.LOADS)
     warm(loaded_base(), neutral_prompts(), TrainConfig(rank=config().lora_rank))
-    doing("idle")
+    doing(sentences.IDLE)

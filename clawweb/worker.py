@@ -10,6 +10,7 @@ from typing import Any
 from celery.signals import worker_process_shutdown, worker_ready, worker_shutting_down
 from django.db import close_old_connections
 
+from clawweb import sentences
 from clawweb.load import Meter
 
 log = logging.getLogger(__name__)
@@ -19,11 +20,11 @@ BEAT_SECONDS = 10.0
 
 
 def doing(text: str) -> None:
-    """What this worker is at; shown with its next heartbeat."""
+    """What this worker is at, in one of our sentences; shown with its next heartbeat."""
     _doing[0] = text
 
 
-_doing = ["idle"]
+_doing = [sentences.IDLE]
 
 
 @worker_ready.connect

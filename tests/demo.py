@@ -24,6 +24,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from clawweb import sentences
 from clawweb.engine import base_hash
 from clawweb.models import (
     AdapterVersion,
@@ -328,7 +329,7 @@ def around(user: User, chats: Sequence[ChatSession]) -> None:
         note="Its file cannot be written or read.", finished_at=timezone.now(),
     )  # fmt: skip
     for name, kind, doing in (
-        ("generator@desk:11", "generator", "0 replies in flight"),
+        ("generator@desk:11", "generator", sentences.WRITES % {"n": 0}),
         ("worker-light@desk", "worker-light", ""),
         ("worker-gpu@desk", "worker-gpu", "training"),
         ("beat@desk", "beat", ""),

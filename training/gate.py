@@ -37,7 +37,7 @@ REPLIES_CLOSER = 0.8  # and where its replies fail, which do not say how far: ea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """One measure. `ok` is None when it was not measured; then `value` is None too."""
+    """One measure. `ok` is None where it was not judged, `value` where it was not even measured."""
 
     measure: str
     value: float | None
@@ -142,12 +142,9 @@ def _nothing() -> None:
 
 def way_measure(share: float) -> Measure:
     """What `step_back` left of the version's way: told beside the tests, and none itself."""
-    text = "it goes the whole way that training went"
+    text = "nothing of what was learned had to be taken back"
     if share < 1:
-        text = (
-            f"it goes {share:.0%} of the way from the base model that training had gone: the whole"
-            " way led too far"
-        )
+        text = f"{share:.0%} of what was learned is kept: the whole of it led too far"
     return Measure(measure="way", value=share, limit=LEAST_SHARE, ok=True, text=text)
 
 
@@ -294,7 +291,7 @@ def _cut_off(own: ReplyFigures, limit: float) -> Measure:
     claim = "of its test replies do not come to an end"
     if limit < 1:
         return _at_most("cut_off", own.cut, limit, claim)
-    text = f"{own.cut:.0%} {claim}: not measured, as its parent's hardly ever do"
+    text = f"{own.cut:.0%} {claim}: not judged, as its parent's hardly ever do"
     return Measure(measure="cut_off", value=own.cut, limit=1.0, ok=None, text=text)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Max, Min, OuterRef, QuerySet, Subquery
+from django.db.models import Exists, Max, Min, OuterRef, QuerySet, Subquery
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
@@ -20,6 +20,7 @@ from clawweb.models import (
     User,
 )
 from clawweb.selectors.hints import live_line
+from clawweb.selectors.inspector import newest_feedback
 from clawweb.selectors.learning import BULKY, NEWEST_VOTE
 
 Z = 1.96  # of a 95 % interval
@@ -117,15 +118,15 @@ def funnel(user: User) -> list[tuple[str, int]]:
 
 
 def stages(user: User | None) -> tuple[dict[str, int], QuerySet[TrainingSample]]:
-    """Ratings that were given, are usable and were learned, with the learned samples themselves;
-    everybody's without a user."""
+    """Ratings that were given and not taken back, are usable and were learned, with the learned
+    samples themselves; everybody's without a user."""
     samples = TrainingSample.objects.filter(replaced_by=None, judgement=None)
-    turns = Turn.objects.filter(feedback__isnull=False)
+    turns = Turn.objects.filter(Exists(newest_feedback().exclude(value=None, comment="")))
     if user is not None:
         samples, turns = samples.filter(user=user), turns.filter(session__user=user)
     learned = samples.filter(state=SampleState.TRAINED)
     counts = {
-        gettext_noop("given"): turns.distinct().count(),
+        gettext_noop("given"): turns.count(),
         gettext_noop("usable"): samples.exclude(
             state__in=[SampleState.DROPPED, *GONE_SAMPLE]
         ).count(),

@@ -63,6 +63,14 @@ def is_stale(job: TrainingJob) -> bool:
     return bool(job.is_active and job.lease_until and job.lease_until < timezone.now())
 
 
+def early_end(job: TrainingJob) -> str:
+    """Why its training ended before the last step; "" where it did not."""
+    if job.step >= job.steps:
+        return ""
+    rows = job.events.filter(kind="ended_early").order_by("-id")
+    return rows.values_list("text", flat=True).first() or ""
+
+
 def uses_of_samples(job: TrainingJob) -> list[dict[str, Any]]:
     """How many ratings the job used, and for what, and how many it could not use, and why. Counts
     only: they say nothing of anybody's texts."""

@@ -138,15 +138,15 @@ def _noted(turns: QuerySet[Turn]) -> QuerySet[Turn]:
     )
 
 
-_COUNTS = {"turns": Count("pk")} | {
+_COUNTS = {"turns": Count("pk", filter=Q(turn_type="main"))} | {
     name: Count("pk", filter=Q((f"is_{name}", True)))
     for name in ("liked", "disliked", "corrected", "learned")
 }
 
 
 def stats_of(sessions: QuerySet[ChatSession]) -> dict[str, int]:
-    """Of these sessions: how many, with how many turns, liked, disliked, corrected and learned
-    ones."""
+    """Of these sessions: how many, with how many turns that are none of the background, and how
+    many liked, disliked, corrected and learned ones."""
     turns = Turn.objects.filter(session__in=sessions.order_by().values("pk"))
     return {"sessions": sessions.count(), **_noted(turns).aggregate(**_COUNTS)}
 

@@ -35,7 +35,7 @@ class Evidence:
     session: str
     turn: str
     at: datetime
-    state: str  # learned, waiting or unused
+    state: str  # learned, waiting, left (learned, by what does not answer now) or unused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +48,16 @@ class Note:
     times: int
     learned: int  # of these, in the version that answers now
     waiting: int  # to be trained on
+    left: int  # in versions alone that do not answer now, as after a rollback
     newest: datetime
     version: int | None  # the newest version that learned it and stands; None = none has
+    left_version: int | None  # the newest that learned it and was rolled back
     replaced_by: str  # a newer wish that contradicts this one: its label, translated, or words
     evidence: list[Evidence]  # newest first
 
     @property
     def unused(self) -> int:
-        return self.times - self.learned - self.waiting
+        return self.times - self.learned - self.waiting - self.left
 
     @property
     def waits(self) -> bool:
@@ -171,13 +173,13 @@ def _said_by(wish: Wish, axes: Axes) -> Said:
 
 def _note(wish: Wish, reasons: dict[str, FeedbackReason], over: str, live: set[int]) -> Note:
     states = [_state(sample, live) for sample in wish.samples]
-    versions = [
-        sample.adapter.version
+    learners = [
+        sample.adapter
         for sample in wish.samples
-        if sample.state == SampleState.TRAINED
-        and sample.adapter is not None
-        and sample.adapter.rolled_back_at is None
+        if sample.state == SampleState.TRAINED and sample.adapter is not None
     ]
+    standing = [row.version for row in learners if row.rolled_back_at is None]
+    left = [row.version for row in learners if row.rolled_back_at is not None]
     reason = reasons.get(wish.name) if wish.way == "reason" else None
     return Note(
         text=wish.text,
@@ -186,8 +188,10 @@ def _note(wish: Wish, reasons: dict[str, FeedbackReason], over: str, live: set[i
         times=len(wish.samples),
         learned=states.count("learned"),
         waiting=states.count("waiting"),
+        left=states.count("left"),
         newest=wish.samples[0].created_at,
-        version=max(versions, default=None),
+        version=max(standing, default=None),
+        left_version=max(left, default=None),
         replaced_by=over,
         evidence=[
             Evidence(
@@ -204,4 +208,6 @@ def _note(wish: Wish, reasons: dict[str, FeedbackReason], over: str, live: set[i
 def _state(sample: TrainingSample, live: set[int]) -> str:
     if sample.state in OPEN_SAMPLE:
         return "waiting"
-    return "learned" if sample.adapter_id in live else "unused"
+    if sample.state != SampleState.TRAINED or sample.adapter_id is None:
+        return "unused"
+    return "learned" if sample.adapter_id in live else "left"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from django.db import transaction
+from django.db.models import F
 from django.utils.translation import gettext as _
 
 from clawweb import sentences
@@ -15,6 +16,12 @@ from clawweb.services.errors import LeaseLost, NothingToKeep
 from clawweb.services.feedback import count_undisputed, give_back
 from clawweb.services.jobs import held, samples_of
 
+# Why training ends before its last step, by training.types.TrainResult.stopped
+_EARLY = {
+    "learned": sentences.LEARNED,
+    "time": sentences.TIME_UP,
+    "asked": sentences.AS_ASKED,
+}
 _WANT_LOGPROBS = (DropReason.NO_LOGPROBS, DropReason.GREEDY)
 
 
@@ -58,6 +65,15 @@ def leave_out_withdrawn(job: TrainingJob) -> None:
         job.job_samples.filter(role="new", sample__in=gone).delete()
         give_back(mine.filter(pk__in=gone))
         changed(job.user_id, "job", job.public_id)
+
+
+@transaction.atomic
+def note_early_end(job: TrainingJob, stopped: str) -> None:
+    """Why training ended before its last step, where it did."""
+    left = held(job).filter(step__lt=F("steps")).values_list("step", "steps").first()
+    if left and stopped in _EARLY:
+        text = _EARLY[stopped] % {"n": left[0], "of": left[1]}
+        Event.objects.create(user_id=job.user_id, kind="ended_early", job=job, text=text)
 
 
 @transaction.atomic

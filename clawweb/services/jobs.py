@@ -82,9 +82,8 @@ def queue_job(
     if user.consent != Consent.TRAIN:
         raise NothingReady(_(sentences.UNWANTED))
     quotas.check_training(user)
-    active = TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).first()
-    if active is not None:
-        raise AlreadyTraining(_("%(job)s is not over yet; it comes first.") % {"job": active})
+    if TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).exists():
+        raise AlreadyTraining(_("A training of yours is not over yet; it comes first."))
     if not have:
         raise NothingReady(
             _("There is no counted rating to learn from. Rate a reply of your agent first.")

@@ -20,6 +20,7 @@ from clawweb.selectors.chat import input_of
 from clawweb.selectors.console import (
     STATES,
     chosen_jobs,
+    early_end,
     is_stale,
     loss_lines,
     queue_status,
@@ -52,6 +53,7 @@ EVENT_WORDS = {
     "cancelled": _("Cancelled"),
     "put_back": _("Put back into the queue"),
     "finishing": _("Stopped early"),
+    "ended_early": _("Training ended early"),
     "failed": _("Failed"),
     "adapter_accepted": _("The new version passed its tests"),
     "adapter_refused": _("The new version is refused"),
@@ -184,6 +186,8 @@ def system_part(request: HttpRequest) -> HttpResponse:
         "most": config().max_kept_loras,
         "disk": {"free": disk.free_bytes(), "is_low": disk.is_low(), "least": disk.reserve_bytes()},
     }
+    for worker in status["workers"]:
+        worker["doing"] = said(worker["doing"])
     loaded = status["engine"]["adapters"] or []
     if not request.user.runs_training:  # names of others' versions are none of their business
         own = set(request.user.adapters.values_list("name", flat=True))
@@ -232,6 +236,7 @@ def _job_row(job: TrainingJob) -> dict[str, Any]:
     return {
         **job_json(job),
         "reason": said(job.reason),
+        "ended_early": said(early_end(job)),
         "owner": job.user,
         "active": job.is_active,
         "cancelling": job.is_active and job.cancel_requested,
@@ -240,6 +245,7 @@ def _job_row(job: TrainingJob) -> dict[str, Any]:
         "parent_version": job.parent.version if job.parent else 0,
         "child_version": job.child.version if job.child else None,
         "took": _took(job),
+        "rolled_back": job.child is not None and job.child.rolled_back_at is not None,
         "left": seconds_left(job),
         "advice": _advice(job),
         "method_words": METHOD_WORDS.get(job.method, ""),

@@ -11,6 +11,7 @@ from django.contrib.auth.decorators import login_required
 from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.template.defaultfilters import floatformat
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
@@ -25,6 +26,9 @@ from rollouts.errors import RolloutError
 
 STEP, LANE, EDGE = 72, 52, 36  # of the drawing, in its own units; a word has room at its edge
 SHARES = (10, 20, 30, 50)  # percent
+# Measures of the gate that are a share of something, and those whose limit is the least
+_ARE_SHARES = ("empty", "cut_off", "repetition", "question", "way")
+_AT_LEAST = ("length", "preference", "question", "way")
 
 
 @never_cache
@@ -90,10 +94,33 @@ def _context(user: User) -> dict[str, Any]:
 
 
 def version_facts(adapter: AdapterVersion) -> dict[str, Any]:
-    """The public fields, with what the gate said in the reader's language."""
-    facts = adapter_json(adapter)
-    tests = [{**row, "text": said(row["text"])} for row in facts["gate"]]
-    return {**facts, "note": said(facts["note"]), "gate": tests}
+    """The public fields, with what the gate said in the reader's language, and where it cut off
+    the replies that it sampled."""
+    facts, job = adapter_json(adapter), getattr(adapter, "job", None)
+    return {
+        **facts,
+        "note": said(facts["note"]),
+        "gate": [_tested(row) for row in facts["gate"]],
+        "gate_tokens": job.config.get("gate_tokens") if job else None,
+    }
+
+
+def _tested(row: dict[str, Any]) -> dict[str, Any]:
+    """A test as people read it: shares in percent, and the limit of what was judged alone."""
+
+    def number(value: float | None) -> str:
+        if value is None:
+            return ""
+        is_share = row["measure"] in _ARE_SHARES
+        return f"{value:.0%}" if is_share else str(floatformat(value, -3))
+
+    return {
+        **row,
+        "value": number(row["value"]),
+        "limit": number(row["limit"]) if row["ok"] is not None else "",
+        "at_least": row["measure"] in _AT_LEAST,
+        "text": said(row["text"]),
+    }
 
 
 def _learned(user: User) -> dict[int, dict[str, int]]:

@@ -98,7 +98,7 @@ function layoutOf(figure, values) {
   const across = data.jobs.flatMap(({ traces }) => (traces[figure.key] ? places(traces[figure.key], state.x) : []));
   const range = state.zoom ?? stretched(across, movesOf(figure).map(({ x }) => x), state.x);
   return {
-    autosize: true, margin: { l: 56, r: 12, t: 20, b: 40 }, hovermode: "x", showlegend: false,
+    autosize: true, margin: { l: figure.unit ? 70 : 56, r: 12, t: 20, b: 40 }, hovermode: "x", showlegend: false,
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: quiet, family: getComputedStyle(document.body).fontFamily, size: 12 },
@@ -107,7 +107,7 @@ function layoutOf(figure, values) {
       ...axis, zeroline: false, title: { text: TITLES()[state.x] }, type: state.x === "at" ? "date" : "linear", dtick: whole ? 1 : null,
       ...(range ? { range, autorange: false } : { autorange: true }),
     },
-    yaxis: { ...axis, type: log ? "log" : "linear", nticks: 5, fixedrange: true, ...clipped(figure, log), exponentformat: "e" }, // powers are set with styles, which the policy forbids
+    yaxis: { ...axis, title: { text: figure.unit, standoff: 8 }, type: log ? "log" : "linear", nticks: 5, fixedrange: true, ...clipped(figure, log), exponentformat: "e" }, // powers are set with styles, which the policy forbids
     ...marks(figure),
   };
 }

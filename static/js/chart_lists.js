@@ -1,6 +1,6 @@
 // Beside the charts: what deserves a look, which line is whose, the table, and how fresh it all is.
 
-import { data, isActive } from "./chart_data.js";
+import { data } from "./chart_data.js";
 import { colour, hidden } from "./chart_draw.js";
 
 const TABLED = 200; // newest steps, as in the page that the server made
@@ -89,7 +89,7 @@ export function addRows(rows) {
 
 export function showFreshness() {
   const chip = document.getElementById("freshness");
-  chip.hidden = !isActive() || !data.last_at;
+  chip.hidden = data.state !== "training" || !data.last_at;
   if (chip.hidden) return;
   const seconds = Math.max(0, Math.round((Date.now() - Date.parse(data.last_at)) / 1000));
   const isSilent = data.alerts.some(({ rule }) => rule === "stalled");

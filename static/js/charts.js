@@ -14,7 +14,7 @@ const root = document.getElementById("charts");
 const controls = document.getElementById("chart-controls");
 const pinned = document.getElementById("pinned");
 const figures = [...root.querySelectorAll("figure")].map((element) => ({
-  element, key: element.dataset.key, digits: Number(element.dataset.digits),
+  element, key: element.dataset.key, digits: Number(element.dataset.digits), unit: element.dataset.unit,
   box: element.querySelector(".plot"), summary: element.querySelector(".summary"), noLog: element.querySelector(".no-log"),
   clipped: element.querySelector(".clipped"), isLarge: false,
   home: element.parentElement, next: element.nextElementSibling, seen: false, stale: true, linked: false,

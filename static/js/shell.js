@@ -72,6 +72,13 @@ document.addEventListener("click", async (event) => {
   }
 });
 
+// A button outside the part that knows whether it may be pressed: as the one there, by its id.
+document.addEventListener("part", () => {
+  for (const button of document.querySelectorAll("[data-disabled-as]")) {
+    button.disabled = document.getElementById(button.dataset.disabledAs)?.disabled ?? false;
+  }
+});
+
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-copy]");
   if (!button) return;

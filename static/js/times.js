@@ -1,4 +1,5 @@
-// <time> elements in the reader's own words: relative, with the exact time on hover.
+// <time> elements in the reader's own words: relative, with the exact time on hover. After "since"
+// it is the exact one (data-exact), among what happened within minutes the clock's (data-clock).
 
 const relative = new Intl.RelativeTimeFormat(document.documentElement.lang, { numeric: "auto" });
 const exact = new Intl.DateTimeFormat(document.documentElement.lang, {
@@ -12,8 +13,13 @@ export function paintTimes(root) {
     const at = new Date(element.dateTime);
     if (Number.isNaN(at.getTime())) continue;
     element.title = exact.format(at);
-    element.textContent = "clock" in element.dataset ? clock.format(at) : ago(at);
+    element.textContent = worded(at, element.dataset);
   }
+}
+
+function worded(at, asked) {
+  if ("exact" in asked) return exact.format(at);
+  return "clock" in asked ? clock.format(at) : ago(at);
 }
 
 function ago(at) {

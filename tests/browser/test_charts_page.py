@@ -69,6 +69,11 @@ def test_a_chart_fills_the_window_and_gives_the_focus_back(page: Page) -> None:
     until(page, SIZED, [usual[0], 220])  # it is drawn once more
 
 
+def test_an_axis_says_what_it_counts(page: Page) -> None:
+    expect(page.locator("#chart-kl .ytitle")).to_have_text("nats per token")
+    expect(page.locator("#chart-loss .ytitle")).to_have_count(0)  # it has no unit
+
+
 def test_a_line_stands_where_the_version_went_live(page: Page) -> None:
     expect(page.locator("#marks")).to_contain_text("v3 live: ")
     mark = page.locator("#chart-loss .annotation-text").filter(has_text="v3 live")

@@ -102,8 +102,11 @@ def test_a_job_is_given_what_was_chosen(look: Look) -> None:
     card = page.locator("#other-method")
     card.get_by_label("Method").select_option("opd")
     card.get_by_label("How a hint teaches").select_option("topk")
+    busy = '<button id="train-now" type="button" disabled>Train now</button>'
+    page.route("**/parts/agent/", lambda route: route.fulfill(body=busy))
     card.get_by_role("button", name="Train now").press("Enter")
     expect(page.get_by_text("A new job is queued.")).to_be_visible()
+    expect(card.get_by_role("button", name="Train now")).to_be_disabled()  # until it is over
     usual = {"thumbs": "kto", "teacher": "base", "reanswer_hints": "own", "reanswer_sets": "needed"}
     settings = {"estimator": "topk", "topk_support": "student", **usual, "combine": "losses"}
     assert sent == [{"method": "opd", "settings": settings}]

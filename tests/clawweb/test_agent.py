@@ -201,6 +201,9 @@ def test_the_funnel_counts_what_is_left_at_each_stage(alice: User) -> None:
     turns = rated(alice, 3)
     learn(turns[:1], 1)
     up(make_turn(alice, asked="base"))  # cannot train
+    back = make_turn(alice)
+    for value in (1, None):  # a rating that was taken back is none
+        feedback.rate_turn(turn=back, author=alice, changes={"value": value})
     assert [count for _, count in funnel(alice)] == [4, 3, 1, 1]
 
 

@@ -142,7 +142,7 @@ def test_the_strip_counts_the_turns_of_what_is_listed(alice: User, bob: User) ->
     up(make_turn(alice))
     corrected(make_turn(alice))
     with_sample(alice, SampleState.TRAINED)
-    make_turn(alice)
+    make_turn(alice, session=make_turn(alice).session, turn_type="side")  # in the background
     assert stats_of(sessions_where(alice, Filters())) == {
         "sessions": 4, "turns": 4, "liked": 1, "disliked": 2, "corrected": 1, "learned": 1,
     }  # fmt: skip
@@ -263,6 +263,16 @@ def test_a_session_in_numbers_leaves_out_what_was_not_counted(alice: User) -> No
     facts = inspector.session_facts(session)
     assert (facts["read"], facts["written"], facts["versions"]) == (3, 3, [0, 2])
     assert (facts["turns"], facts["liked"], facts["disliked"]) == (2, 1, 0)
+
+
+def test_a_learned_reply_is_told_without_a_dash(client: Client, alice: User) -> None:
+    turn = with_sample(alice, SampleState.TRAINED)
+    feedback.rate_turn(turn=turn, author=alice, changes={"value": None})
+    client.force_login(alice)
+    rated = re.search(r'<td class="rated">(.*?)</td>', client.get("/sessions/").content.decode())
+    assert rated is not None
+    assert "1 learned" in rated[1]
+    assert "–" not in rated[1]
 
 
 def test_a_session_is_downloaded_as_lines_or_as_one_object(

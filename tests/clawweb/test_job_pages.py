@@ -12,7 +12,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from clawweb import load
+from clawweb import load, sentences
 from clawweb.models import (
     Event,
     Heartbeat,
@@ -27,7 +27,7 @@ from clawweb.selectors.console import uses_of_samples
 from clawweb.selectors.learning import seconds_left
 from clawweb.services import finishing, health, jobs
 from clawweb.services.errors import NothingToKeep
-from tests.factories import claimed_job, rated
+from tests.factories import claimed_job, make_adapter, rated
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
 
@@ -96,6 +96,20 @@ def test_what_failed_decides_what_to_do(
     assert words in page_of(client, alice, f"/jobs/{job.public_id}/")
 
 
+def test_after_a_rollback_no_job_claims_that_its_version_answers(
+    client: Client, alice: User
+) -> None:
+    back = make_adapter(alice, 1, "standby", rolled_back_at=timezone.now())
+    job = TrainingJob.objects.create(
+        user=alice, state=JobState.DEPLOYED, child=back, reason="Version 1 answers now."
+    )
+    for path in ("/jobs/", f"/jobs/{job.public_id}/"):
+        html = page_of(client, alice, path)
+        assert "Version 1 went live." in html
+        assert "Version 1 answers now." not in html
+        assert '<span class="chip warn">rolled back</span>' in html
+
+
 # The console
 
 
@@ -150,10 +164,16 @@ def test_the_machinery_tells_who_waits_and_what_each_worker_takes(
     TrainingJob.objects.update(created_at=timezone.now() - timedelta(seconds=75))
     gpus = [{"use": 0.5, "used": 2**30, "total": 2**31}]
     health.beat("worker-gpu@a", "worker-gpu", "idle", {"cpu": 1.25, "rss": 3 * 2**20, "gpus": gpus})
-    health.beat("generator@a", "generator", "idle")
+    health.beat("generator@a", "generator", sentences.WRITES % {"n": 2})
     page = page_of(client, alice, "/parts/system/")
     assert re.search(r"Waiting jobs: <strong>1</strong>.*the oldest for 7\d s", page, re.DOTALL)
-    for words in ("1.25 processor cores", "3.0\xa0MB of memory", 'value="0.5"', "2.0\xa0GB"):
+    for words in (
+        "1.25 processor cores",
+        "3.0\xa0MB of memory",
+        'value="0.5"',
+        "2.0\xa0GB",
+        "written: 2",
+    ):
         assert words in page
     assert page.count("processor cores") == 1  # the generator measured nothing
     assert "of at most 32 versions loaded" in page
@@ -228,6 +248,43 @@ def test_what_an_early_end_left_out_counts_again(alice: User) -> None:
     assert Event.objects.filter(job=job, kind="finishing").count() == 1
     finishing.give_back_untrained(job, [first.pk, second.pk])  # nothing is left out twice
     assert Event.objects.filter(job=job, kind="finishing").count() == 1
+
+
+def test_no_other_training_is_started_beside_one(client: Client, alice: User) -> None:
+    button = re.compile(r'<button[^>]*data-with="method [^>]*>')
+    (free,) = button.findall(page_of(client, alice, "/jobs/"))
+    TrainingJob.objects.create(user=alice, state=JobState.QUEUED)
+    (busy,) = button.findall(page_of(client, alice, "/jobs/"))
+    assert (" disabled " in free, " disabled " in busy) == (False, True)
+
+
+def test_each_phase_tells_its_own_progress(client: Client, alice: User) -> None:
+    rated(alice, 1)
+    job = claimed_job(alice)
+    jobs.advance(job, state=JobState.TRAINING, step=2, steps=8)
+    for path in ("/jobs/", f"/jobs/{job.public_id}/"):
+        assert "step 2 of 8" in page_of(client, alice, path).split('id="other-method"')[0]
+    finishing.note_early_end(job, "steps")
+    assert not Event.objects.filter(kind="ended_early").exists()
+    finishing.note_early_end(job, "learned")
+    jobs.advance(job, state=JobState.GATING)
+    why = "Training ended early: after step 2 of 8: it answers by now as if it had been told"
+    for path in ("/jobs/", f"/jobs/{job.public_id}/"):
+        page = page_of(client, alice, path)
+        assert why in page
+        assert "<progress max" not in page
+    jobs.end_job(job, state=JobState.DEPLOYED, reason="Version 1 went live.")
+    assert why in page_of(client, alice, f"/jobs/{job.public_id}/")
+
+
+def test_a_job_that_made_all_its_steps_did_not_end_early(client: Client, alice: User) -> None:
+    rated(alice, 1)
+    job = claimed_job(alice)
+    jobs.advance(job, state=JobState.GATING, step=8, steps=8)
+    finishing.note_early_end(job, "learned")
+    page = page_of(client, alice, "/jobs/")
+    assert "trained in 8 steps" in page
+    assert "ended early" not in page
 
 
 def test_an_admin_sees_how_many_ratings_a_job_used_and_why_not(

@@ -64,8 +64,22 @@ def test_each_wish_says_how_much_of_it_is_learned_waits_or_is_not_used(alice: Us
     learn([second], v2)
     learn([gone], back)
     (note,) = notes_of(alice)
-    assert (note.learned, note.waiting, note.unused, note.version) == (2, 1, 1, 2)
-    assert [said.state for said in note.evidence] == ["waiting", "unused", "learned", "learned"]
+    assert (note.learned, note.waiting, note.left, note.unused, note.version) == (2, 1, 1, 0, 2)
+    assert [said.state for said in note.evidence] == ["waiting", "left", "learned", "learned"]
+
+
+def test_after_a_rollback_a_wish_was_learned_and_not_unused(client: Client, alice: User) -> None:
+    turn, unused = say(alice, "Use metres."), say(alice, "Use metres.")
+    learn([turn], make_adapter(alice, 1, AdapterState.STANDBY, rolled_back_at=timezone.now()))
+    TrainingSample.objects.filter(turn=unused).update(
+        state=SampleState.DROPPED, drop_reason="too_long"
+    )
+    (note,) = notes_of(alice)
+    assert (note.learned, note.left, note.unused, note.left_version) == (0, 1, 1, 1)
+    client.force_login(alice)
+    page = client.get("/agent/").content.decode()
+    assert "learned in v1 (rolled back)</span>" in page
+    assert "1 in what does not answer now, 1 not used" in page
 
 
 def test_the_newest_wish_of_an_axis_replaces_those_of_other_poles(alice: User) -> None:

@@ -296,8 +296,9 @@ def test_versions_show_their_tests_and_their_moves(as_alice: Client, alice: User
     make_adapter(alice, 1, AdapterState.STANDBY)
     make_adapter(alice, 2, AdapterState.LIVE)
     refused = make_adapter(alice, 3, AdapterState.REFUSED, note="It drifted too far.")
-    for measure, ok in (("drift", False), ("preference", None), ("empty", True)):
-        GateResult.objects.create(adapter=refused, measure=measure, value=0.5, limit=0.3, ok=ok)
+    tests = (("drift", 0.5, False), ("preference", None, None), ("empty", 0.1, True))
+    for measure, value, ok in tests:
+        GateResult.objects.create(adapter=refused, measure=measure, value=value, limit=0.3, ok=ok)
     html = text_of(as_alice, "/adapters/")
     assert "Version 2 answers now." in html
     assert "It drifted too far." in html

@@ -72,6 +72,28 @@ def test_all_tests_that_a_version_failed_are_told() -> None:
     assert in_german(" ".join(failed)) == "; ".join(map(in_german, failed))
 
 
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("Version 3 answers now.", "Version 3 went live."),
+        (
+            "92% of its test replies do not come to an end: not measured, as its parent's"
+            " hardly ever do",
+            "92% of its test replies do not come to an end: not judged, as its parent's"
+            " hardly ever do",
+        ),
+        ("it goes the whole way that training went", way_measure(1.0).text),
+        (
+            "it goes 60% of the way from the base model that training had gone: the whole"
+            " way led too far",
+            way_measure(0.6).text,
+        ),
+    ],
+)
+def test_what_an_old_row_says_is_read_as_what_says_it_today(before: str, now: str) -> None:
+    assert said(before) == now
+
+
 def test_an_errors_own_words_stay_and_what_leads_to_them_does_not() -> None:
     german = in_german("Training broke: ValueError: a (strange) thing")
     assert german.endswith("ValueError: a (strange) thing")

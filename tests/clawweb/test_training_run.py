@@ -139,6 +139,8 @@ def test_a_job_that_is_asked_to_end_tests_what_it_has_reached(alice, monkeypatch
     job.refresh_from_db()
     assert job.metrics.count() == 1
     assert job.child is not None
+    (end,) = job.events.filter(kind="ended_early")
+    assert end.text == f"after step 1 of {job.steps}, as was asked for"
     assert job.job_samples.filter(role="new").count() == step
     left = TrainingSample.objects.order_by("pk").last()
     assert (left.state, left.job) == ("ready", None)

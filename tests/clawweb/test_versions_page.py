@@ -8,7 +8,7 @@ import re
 import pytest
 from django.test import Client
 
-from clawweb.models import AdapterState, TrainingSample, User
+from clawweb.models import AdapterState, GateResult, TrainingJob, TrainingSample, User
 from clawweb.selectors.learning import policy_of
 from clawweb.services import trials
 from clawweb.views.versions import EDGE, LANE, STEP, drawing
@@ -60,6 +60,35 @@ def test_the_page_says_what_each_version_learned_and_how_it_is_liked(alice, page
     assert "1 liked, 2 disliked, 1 corrected" in text
     assert "100 % liked (21 to 100 %), 1 vote" in text
     assert "(too few)" in text
+
+
+@pytest.mark.parametrize(
+    ("measure", "value", "limit", "ok", "cells"),
+    [
+        ("cut_off", 0.917, 1.0, None, ["92%", "–", "not judged"]),
+        ("preference", None, -0.05, None, ["–", "–", "not measured"]),
+        ("length", 48.0, 3.0, True, ["48", "at least 3", "ok"]),
+        ("drift", 0.0071, 0.207, True, ["0.007", "at most 0.207", "ok"]),
+        ("empty", 0.0, 0.25, True, ["0%", "at most 25%", "ok"]),
+        ("way", 1.0, 0.3, True, ["100%", "at least 30%", "ok"]),
+    ],
+)
+def test_a_test_says_what_it_was_held_against(
+    alice: User,
+    page,
+    measure: str,
+    value: float | None,
+    limit: float,
+    ok: bool | None,
+    cells: list[str],
+) -> None:
+    adapter = make_adapter(alice, 1)
+    TrainingJob.objects.create(user=alice, child=adapter, config={"gate_tokens": 48})
+    GateResult.objects.create(adapter=adapter, measure=measure, value=value, limit=limit, ok=ok)
+    text = page()
+    row = re.findall(r"<td[^>]*>(.*?)</td>", text.split('<table class="gate">')[1])
+    assert [re.sub("<[^>]+>", "", cell) for cell in row[:3]] == cells
+    assert "cut off after 48 tokens" in text
 
 
 def test_versions_of_another_base_are_out_and_say_why(alice, page) -> None:

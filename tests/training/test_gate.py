@@ -282,12 +282,12 @@ def test_the_cut_off_limit_allows_for_chance_in_few_replies() -> None:
     assert found.ok is True
 
 
-def test_where_the_parents_replies_hardly_end_it_is_not_measured_whether_they_do() -> None:
+def test_where_the_parents_replies_hardly_end_it_is_not_judged_whether_they_do() -> None:
     endless, config = replace(FINE, cut=1.0), TrainConfig(gate_chance=0.0)
     for cut, ok in ((0.8, False), (0.9, None), (1.0, None)):  # 0.8 + 0.1 can be exceeded
         found = by_name(_reply_measures(endless, replace(FINE, cut=cut), FINE, config))["cut_off"]
         assert (found.value, found.ok) == (1.0, ok)
-        assert ("not measured" in found.text) == (ok is None)
+        assert ("not judged" in found.text) == (ok is None)
 
 
 def test_warming_up_does_the_bases_share_and_leaves_no_adapter(
