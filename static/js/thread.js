@@ -15,6 +15,7 @@ export class Thread {
     this.onEdit = onEdit;
     this.views = [];
     this.ratings = new Map();
+    this.memory = document.getElementById("memory");
     for (const turn of JSON.parse(document.getElementById("turns-data").textContent)) {
       this.views.push(this.wire(new TurnView(document.getElementById(turn.id), turn)));
     }
@@ -29,6 +30,14 @@ export class Thread {
     this.views.unshift(...turns.map((turn) => (
       this.wire(new TurnView(document.getElementById(turn.id), turn))
     )));
+    this.showMemory();
+  }
+
+  // The line above the first turn that the newest one's prompt still holds.
+  showMemory() {
+    const first = this.get(this.last()?.turn.memory_begins);
+    this.memory.hidden = !first?.turn.parent; // nothing was said before it, or it is not shown
+    if (!this.memory.hidden && this.memory.nextSibling !== first.article) first.article.before(this.memory);
   }
 
   wire(view) {
@@ -72,6 +81,7 @@ export class Thread {
   addUnsent(text) {
     const view = this.wire(new TurnView(TurnView.blank(), {
       id: "", state: "sending", text, reply: "", html: null, version: 0, siblings: [], receipt: null,
+      memory_begins: this.last()?.turn.memory_begins,
     }));
     this.element.append(view.article);
     this.views.push(view);
@@ -121,6 +131,7 @@ export class Thread {
   exchange(view, turn) {
     for (const later of this.views.slice(this.views.indexOf(view) + 1)) this.remove(later);
     view.update(turn);
+    this.showMemory();
   }
 
   // A turn as it is now. One that was written elsewhere joins when it continues what is shown.

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Look
 from tests.browser.demo import Demo
-from tests.browser.until import until
+from tests.browser.until import NUDGE, until
 
 pytestmark = pytest.mark.browser
 
@@ -44,6 +44,24 @@ def test_a_chat_is_kept_out_of_training_and_let_in_again(look: Look) -> None:
         row.get_by_role("button", name=act).press("Enter")
         expect(page.locator("#notices")).to_contain_text(words)
         expect(row.get_by_role("img", name="kept out of training")).to_have_count(marks)
+
+
+def test_a_line_appears_where_the_memory_begins_as_soon_as_a_reply_says_so(look: Look) -> None:
+    page = open_chat(look, "Tomatoes on a balcony")
+    line = page.locator(".memory")
+    expect(line).to_be_hidden()
+    names = [turn.get_attribute("id") for turn in page.locator(".turn").all()]
+    assert len(names) > 1
+    told: dict[str, str | None] = {}
+    page.route("**/api/turns/*", lambda route: route.fulfill(json=route.fetch().json() | told))
+
+    told["memory_begins"] = names[-1]
+    page.evaluate(NUDGE, ["turn", names[-1]])
+    expect(page.locator(f".memory + [id='{names[-1]}']")).to_be_visible()
+    expect(line).to_be_visible()
+    told["memory_begins"] = names[0]  # before which nothing was said
+    page.evaluate(NUDGE, ["turn", names[-1]])
+    expect(line).to_be_hidden()
 
 
 def test_a_temporary_chat_is_answered_and_leaves_no_text(look: Look, demo: Demo) -> None:
