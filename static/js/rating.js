@@ -41,7 +41,7 @@ export class Rating {
     if (value === -1) this.openStrip();
     this.view.paintVote(turn);
     try {
-      this.received(await this.send({ value }));
+      this.onReceipt(this.view, await this.send({ value }));
       this.say({
         "1": gettext("Rated as good."),
         "-1": gettext("Rated as bad. You can say why below."),
@@ -62,11 +62,6 @@ export class Rating {
     const strip = this.openStrip();
     strip.querySelector("details").open = true;
     strip.elements.correction.focus();
-  }
-
-  received(receipt) {
-    this.view.turn.receipt = receipt;
-    this.onReceipt(this.view, receipt);
   }
 
   openStrip() {
@@ -125,7 +120,7 @@ export class Rating {
   stillWriting() {
     if (Date.now() - this.pinged < STILL_WRITING) return;
     this.pinged = Date.now();
-    this.send({ value: -1 }).then((receipt) => this.received(receipt), () => {});
+    this.send({ value: -1 }).then((receipt) => this.onReceipt(this.view, receipt), () => {});
   }
 
   async done() {
@@ -142,7 +137,7 @@ export class Rating {
       const { activeElement } = document;
       const stayed = activeElement === document.body || this.strip.contains(activeElement);
       this.dropStrip();
-      this.received(receipt);
+      this.onReceipt(this.view, receipt);
       this.say(gettext("Saved."));
       // Who types elsewhere by now would hit Enter on the thumb, and take it back.
       if (hadFocus && stayed) this.view.part("down").focus();

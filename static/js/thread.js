@@ -5,6 +5,7 @@ import { watchEdit } from "./edit.js";
 import { Rating } from "./rating.js";
 import { paintReceipt } from "./receipt.js";
 import { notify } from "./notices.js";
+import { refetch } from "./refetch.js";
 import { TurnView } from "./turn.js";
 
 export class Thread {
@@ -139,8 +140,9 @@ export class Thread {
     const view = this.get(turn.id);
     if (view) {
       if (view.isUnfinished && ["pending", "streaming"].includes(turn.state)) return false;
+      const was = view.turn.receipt;
       view.update(turn);
-      this.showReceipt(view, turn.receipt);
+      this.showReceipt(view, turn.receipt, was);
       return true;
     }
     if (turn.turn_type !== "main" || this.running() || turn.parent !== (this.last()?.turn.id ?? null)) return false;
@@ -148,16 +150,19 @@ export class Thread {
     return true;
   }
 
-  // All counted ratings share one count, so the newest receipt tells for all of them.
-  showReceipt(view, receipt) {
+  // All counted ratings share one count: the newest receipt tells it for all of them. When one of
+  // them is counted no more, another has to be asked.
+  showReceipt(view, receipt, was = view.turn.receipt) {
     view.turn.receipt = receipt;
     paintReceipt(view.part("receipt"), receipt);
-    if (receipt?.state !== "counted") return;
-    for (const other of this.views) {
-      if (other.turn.receipt?.state === "counted") {
+    const counted = this.views.filter(({ turn }) => turn.receipt?.state === "counted");
+    if (receipt?.state === "counted") {
+      for (const other of counted) {
         other.turn.receipt = { ...other.turn.receipt, text: receipt.text, count: receipt.count };
         paintReceipt(other.part("receipt"), other.turn.receipt);
       }
+    } else if (was?.state === "counted" && counted.length > 0) {
+      refetch(counted[0].turn.id, this, (turn) => this.take(turn));
     }
   }
 

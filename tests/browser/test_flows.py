@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.browser.conftest import Look
 from tests.browser.demo import Demo
@@ -163,3 +163,28 @@ def test_chats_stand_under_their_days_and_what_is_pinned_first(look: Look, demo:
     expect(days.nth(2)).to_have_text("Yesterday")
     first = page.locator("#sessions .session-list").first
     expect(first.get_by_role("link")).to_have_text("Tomatoes on a balcony")
+
+
+def answered(look: Look, demo: Demo, *texts: str) -> list[Locator]:
+    """Replies to these words in a new chat, each liked and counted."""
+    page = look("fledgling", "/chat/")
+    turns = page.locator(".turn")
+    with demo.writing(100):
+        for number, text in enumerate(texts, start=1):
+            page.get_by_label("Your message").fill(text)
+            page.keyboard.press("Enter")
+            expect(turns).to_have_count(number)
+            expect(turns.last).to_have_attribute("data-state", "complete")
+    for turn in turns.all():
+        turn.get_by_role("button", name="Good reply").press("Enter")
+        expect(turn.locator(".receipt")).to_contain_text("counted")
+    return [page.locator(f"[id='{turn.get_attribute('id')}']") for turn in turns.all()]
+
+
+def test_a_rating_taken_back_counts_for_none_of_the_others(look: Look, demo: Demo) -> None:
+    first, last = answered(look, demo, "one", "two")
+    receipt = last.locator(".receipt")
+    have = int(receipt.inner_text().split("(")[1].split()[0])
+    first.get_by_role("button", name="Good reply").press("Enter")
+    expect(first.locator(".receipt")).to_have_text("taken back")
+    expect(receipt).to_have_text(f"counted ({have - 1} of 8)")
