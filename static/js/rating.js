@@ -3,6 +3,7 @@
 import { call } from "./api.js";
 import { correctionIn, watchCorrection } from "./correction.js";
 import { complain } from "./notices.js";
+import { whyOf } from "./receipt.js";
 
 const STILL_WRITING = 12_000; // the server waits 20 s for a reason after the last word from here
 
@@ -17,6 +18,7 @@ export class Rating {
     this.answered = 0;
     view.part("up").addEventListener("click", () => this.vote(1));
     view.part("down").addEventListener("click", () => this.vote(-1));
+    view.part("undo").addEventListener("click", () => this.undo());
     view.part("why").addEventListener("click", () => this.openStrip().querySelector("input").focus());
   }
 
@@ -37,6 +39,7 @@ export class Rating {
     const value = before?.value === clicked ? null : clicked;
     const voted = { value, reasons: [], comment: "", correction: "" };
     turn.feedback = voted;
+    if (whyOf(before).length > 0) this.offerUndo(before);
     this.dropStrip();
     if (value === -1) this.openStrip();
     this.view.paintVote(turn);
@@ -51,8 +54,30 @@ export class Rating {
       complain(problem);
       if (turn.feedback !== voted) return; // another click has said since what holds
       turn.feedback = before;
+      this.offerUndo(null);
       this.dropStrip();
       this.view.paintVote(turn);
+    }
+  }
+
+  // `said`: what the last vote cleared, as it explained another one.
+  offerUndo(said) {
+    this.lost = said;
+    this.view.part("undo").hidden = !said;
+  }
+
+  async undo() {
+    const said = this.lost;
+    try {
+      const receipt = await this.send({ ...said, final: true });
+      this.view.turn.feedback = said;
+      this.dropStrip();
+      this.view.part(said.value === 1 ? "up" : "down").focus(); // before its button goes
+      this.offerUndo(null);
+      this.onReceipt(this.view, receipt);
+      this.say(gettext("Your rating is back, with what you had said."));
+    } catch (problem) {
+      complain(problem);
     }
   }
 
@@ -134,6 +159,7 @@ export class Rating {
     try {
       const receipt = await this.send({ ...content, final: true });
       this.view.turn.feedback = content;
+      if (whyOf(content).length > 0) this.offerUndo(null);
       const { activeElement } = document;
       const stayed = activeElement === document.body || this.strip.contains(activeElement);
       this.dropStrip();
