@@ -10,6 +10,11 @@ export function forgetDrafts() {
   for (const key of Object.keys(localStorage)) if (key.startsWith(DRAFT)) localStorage.removeItem(key);
 }
 
+// keyCode 229: Safari ends a composition before the Enter that chose a word.
+export const sends = ({ key, shiftKey, isComposing, keyCode }) => (
+  key === "Enter" && !shiftKey && !isComposing && keyCode !== 229
+);
+
 export class Composer {
   constructor(form, { key, onSend }) {
     this.form = form;
@@ -26,8 +31,7 @@ export class Composer {
   }
 
   pressed(event) {
-    // keyCode 229: Safari ends a composition before the Enter that chose a word.
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
+    if (!sends(event)) return;
     event.preventDefault();
     this.send();
   }

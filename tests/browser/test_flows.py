@@ -135,11 +135,19 @@ def test_the_first_look_teaches_the_loop_and_a_starter_begins_it(look: Look, dem
         turn.get_by_role("button", name="Answer again").press("Enter")
         expect(turn.locator(".siblings")).to_contain_text("2/2")
         expect(turn).to_have_attribute("data-state", "complete")
+        turn.get_by_role("button", name="Edit your message").press("Enter")
+        page.get_by_label("Your message in other words").fill("Why is")  # keys as in the main box
+        page.keyboard.press("Shift+Enter")
+        page.keyboard.type("it blue?")
+        page.keyboard.press("Enter")
+        expect(turn.locator(".siblings")).to_contain_text("3/3")
+        expect(turn).to_have_attribute("data-state", "complete")
+    assert turn.locator(".said-text").text_content() == "Why is\nit blue?"
     turn.get_by_role("link", name="Earlier answer").press("Enter")
-    expect(turn.locator(".siblings")).to_contain_text("1/2")
+    expect(turn.locator(".siblings")).to_contain_text("2/3")
     page.wait_for_load_state()
     turn.get_by_role("link", name="Later answer").press("Enter")
-    expect(turn.locator(".siblings")).to_contain_text("2/2")
+    expect(turn.locator(".siblings")).to_contain_text("3/3")
 
 
 # The rows may be of yesterday by now, or have been written in the first minutes of a day.
