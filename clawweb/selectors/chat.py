@@ -299,6 +299,7 @@ def turn_json(
         **(_HIDDEN if blind else {}),
         "finish_reason": turn.finish_reason,
         "error": sentences.said(turn.error),
+        "error_code": turn.error_code,
         "siblings": list(siblings),
         "feedback": feedback_json(latest_feedback(turn)),
         "receipt": receipt(turn, waiting),

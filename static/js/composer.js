@@ -21,6 +21,7 @@ export class Composer {
     this.box = form.elements.say;
     this.sendButton = form.querySelector("#send");
     this.stopButton = form.querySelector("#stop");
+    this.full = form.querySelector("#full");
     this.key = key;
     this.onSend = onSend;
     if (!this.box.value) this.box.value = localStorage.getItem(key()) ?? "";
@@ -60,6 +61,7 @@ export class Composer {
   }
 
   grow() {
+    this.full.hidden = this.box.value.length < this.box.maxLength;
     if (GROWS) return;
     this.box.style.height = "auto"; // through the CSSOM, which the content policy allows
     this.box.style.height = `${this.box.scrollHeight}px`;

@@ -36,7 +36,7 @@ export class TurnView {
     this.article.toggleAttribute("data-fallback", Boolean(turn.fallback));
     this.part("said-text").textContent = turn.text;
     this.part("unsent").hidden = true;
-    this.part("version").textContent = this.isUnfinished && !turn.version ? "" : versionText(turn);
+    this.part("version").textContent = namesNobody(turn) ? "" : versionText(turn);
     this.part("version").title = turn.adapter ?? "";
     this.part("prompted").textContent = promptedText(turn.prompted_hints?.length ?? 0);
     this.paintReply(turn, was);
@@ -110,7 +110,9 @@ export class TurnView {
     }
     trouble.textContent = text;
     trouble.hidden = !text;
-    this.part("retry").hidden = !["failed", "interrupted"].includes(turn.state);
+    const isTooLong = turn.error_code === "context_length_exceeded"; // and would be so again
+    this.part("retry").hidden = isTooLong || !["failed", "interrupted"].includes(turn.state);
+    this.part("again").hidden = isTooLong;
     const canRate = !this.isUnfinished && turn.reply !== "" && turn.recorded !== false;
     for (const name of ["up", "down"]) this.part(name).hidden = !canRate;
     this.part("copy").hidden = turn.reply === "";
@@ -166,6 +168,11 @@ function addCopy(block) {
   button.textContent = gettext("Copy");
   block.replaceWith(frame);
   frame.append(block, button);
+}
+
+// Before it is known who answers; and of a reply that never came.
+function namesNobody({ state, reply, version }) {
+  return UNFINISHED.includes(state) ? !version : !reply && state !== "complete";
 }
 
 export function versionText(turn) {

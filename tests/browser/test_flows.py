@@ -217,3 +217,32 @@ def test_words_that_a_second_click_would_lose_come_back(look: Look, demo: Demo) 
     kept = turn.page.request.get(f"/api/turns/{turn.get_attribute('id')}").json()["feedback"]
     assert (kept["value"], kept["reasons"], kept["comment"]) == (-1, ["too_long"], "half of it")
     expect(undo).to_have_count(0)
+
+
+def test_a_message_too_long_for_the_model_offers_no_vain_second_try(look: Look) -> None:
+    page = open_chat(look, "Tomatoes on a balcony")
+    turn = page.locator(".turn").last
+    name = turn.get_attribute("id")
+    told = {"state": "failed", "reply": "", "html": "", "error": "It is too long."}
+    page.route("**/api/turns/*", lambda route: route.fulfill(json=route.fetch().json() | told))
+    page.evaluate(NUDGE, ["turn", name])
+    again = [turn.get_by_role("button", name=words) for words in ("Try again", "Answer again")]
+    expect(again[0]).to_be_visible()
+    expect(turn.locator(".version")).to_be_empty()
+    told["error_code"] = "context_length_exceeded"
+    page.evaluate(NUDGE, ["turn", name])
+    for button in again:
+        expect(button).to_have_count(0)
+    expect(turn.get_by_role("button", name="Edit your message")).to_be_visible()
+
+
+def test_the_box_says_when_it_is_full(look: Look) -> None:
+    page = look("newcomer", "/chat/")
+    said = page.get_by_text("A message has at most 100,000 characters")
+    box = page.get_by_label("Your message")
+    box.fill("x" * 99_990)
+    expect(said).to_be_hidden()
+    page.keyboard.insert_text("y" * 20)
+    expect(said).to_be_visible()
+    box.fill("")
+    expect(said).to_be_hidden()
