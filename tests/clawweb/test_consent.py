@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -281,8 +282,7 @@ def test_no_page_promises_training_that_is_off(client: Client, alice: User, cons
 
 def test_training_by_hand_is_offered_only_where_it_is_on(client: Client, alice: User) -> None:
     client.force_login(alice)
-    assert "disabled" not in client.get("/parts/agent/").content.decode()
-    choose(alice, Consent.KEEP)
-    assert (
-        'disabled aria-describedby="training-off"' in client.get("/parts/agent/").content.decode()
-    )
+    for consent, off in ((Consent.TRAIN, 0), (Consent.KEEP, 2)):
+        choose(alice, consent)
+        page = client.get("/jobs/").content.decode()  # it has two such buttons
+        assert len(re.findall(r'disabled[^>]* title="Training is off', page)) == off
