@@ -24,6 +24,12 @@ export function whyOf(feedback) {
   return [...reasons, feedback?.comment, feedback?.correction].filter(Boolean);
 }
 
+// The way to say more; what was said so far is shown to who points at it.
+export function paintWhy(button, feedback) {
+  button.title = whyOf(feedback).join(" · ");
+  button.textContent = button.title ? gettext("Change what you said") : gettext("Say why");
+}
+
 function target({ state, job, adapter }) {
   if (state === "learned" && adapter) return `/adapters/#${encodeURIComponent(adapter)}`;
   return job ? `/jobs/${encodeURIComponent(job)}/` : null;

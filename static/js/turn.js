@@ -1,7 +1,7 @@
 // One turn on the page: made from the template or taken over from the server's HTML, then kept true.
 
 import { withNextPicture } from "./pictures.js";
-import { paintReceipt, whyOf } from "./receipt.js";
+import { paintReceipt, paintWhy } from "./receipt.js";
 
 const UNFINISHED = ["sending", "pending", "streaming"];
 
@@ -151,10 +151,8 @@ export class TurnView {
     const value = turn.feedback?.value ?? null;
     this.part("up").setAttribute("aria-pressed", String(value === 1));
     this.part("down").setAttribute("aria-pressed", String(value === -1));
-    const why = this.part("why");
-    why.hidden = value !== -1 || Boolean(this.part("strip"));
-    why.title = whyOf(turn.feedback).join(" · ");
-    why.textContent = why.title ? gettext("Change what you said") : gettext("Say why");
+    this.part("why").hidden = value !== -1 || Boolean(this.part("strip"));
+    paintWhy(this.part("why"), turn.feedback);
   }
 }
 
