@@ -211,7 +211,7 @@ class Reply:
             error = "" if self.stop else sentences.SERVER_STOPPED
             await asyncio.shield(self._finish(state, self._partial(), error))
         except RolloutError as exc:
-            await self._finish(TurnState.FAILED, self._partial(), *_in_words(exc))
+            await self._finish(TurnState.FAILED, self._partial(), *_in_words(exc, self.turn.source))
         except Exception:
             log.exception("reply %s failed", self.turn.public_id)
             await self._finish(TurnState.FAILED, self._partial(), sentences.OUR_FAULT)
@@ -385,11 +385,14 @@ class Reply:
             )
 
 
-def _in_words(exc: RolloutError) -> tuple[str, str]:
+def _in_words(exc: RolloutError, source: str) -> tuple[str, str]:
     """An engine's error as the user reads it, and its code."""
     if isinstance(exc, EngineUnavailable):
         return sentences.NO_MODEL, "engine_unavailable"
     if isinstance(exc, PromptTooLong):
         limit = config().context_tokens
+        if source == "ui":  # of its conversation nothing else is left (chat.make_room)
+            words = round(limit // 2, -2)  # in most languages a word is one to two tokens
+            return sentences.MESSAGE_TOO_LONG % {"words": words}, "context_length_exceeded"
         return sentences.TOO_LONG % {"limit": limit}, "context_length_exceeded"
     return sentences.REFUSED % {"why": exc}, "refused_by_engine"

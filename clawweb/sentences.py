@@ -66,6 +66,10 @@ NOBODY_CAME = gettext_noop(
     "Nobody came to write this reply for %(n)s s. Your message is saved: try again."
 )
 TOO_LONG = gettext_noop("The conversation is longer than %(limit)s tokens.")
+MESSAGE_TOO_LONG = gettext_noop(
+    "This message is too long for the model, which takes about %(words)s words at once."
+    " Edit your message to make it shorter."
+)
 REFUSED = gettext_noop("The model server refused: %(why)s")
 # Why a judge's score does not count
 NOT_JUDGED = gettext_noop("It may not be judged any more.")
@@ -121,6 +125,7 @@ _WITH_VALUES = (
     *(DIED, FAILED, BROKE, WENT_LIVE, NOT_SERVED, DISAGREES, READY, ATTEMPT, NOT_REACHED),
     *(LEARNED, TIME_UP, AS_ASKED, WRITES, TRAINS),
     *(UNREADABLE, DEPLOYED_BY, ROLLED_BACK, NOT_THERE, NOT_LOADED, NOBODY_CAME, TOO_LONG, REFUSED),
+    MESSAGE_TOO_LONG,
     *(EXPORTED, IMPORTED, SCORES, KNOWN, LEFT_OUT, LINE, MORE),
     *(LINE_TOO_LONG, LINE_TOO_DEEP, NOT_JSON, OTHER_FORMAT, TRANSFER_BROKE),
     *_GATE,

@@ -23,6 +23,8 @@ from clawweb.selectors.asking import instructions_of, under
 from clawweb.selectors.learning import BULKY, Waiting, receipt
 from rollouts.types import Message, ReplyShape
 
+_TO_SHOW = ("parent", "context_start", "adapter")  # what `turn_json` says of a turn's neighbours
+
 
 def sessions_of(user: User) -> QuerySet[ChatSession]:
     """The user's sessions, newest first, with `turns_main` and `turns_side`."""
@@ -72,14 +74,14 @@ def session_of(user: User, name: str) -> ChatSession:
 
 def turn_of(user: User, public_id: str) -> Turn:
     """One of the user's turns; DoesNotExist for anybody else's."""
-    return Turn.objects.select_related("session", "session__user", "parent", "adapter").get(
-        session__user=user, session__deleted_at=None, public_id=public_id
-    )
+    rows = Turn.objects.select_related("session", "session__user", *_TO_SHOW)
+    return rows.get(session__user=user, session__deleted_at=None, public_id=public_id)
 
 
 def turns_of(session: ChatSession) -> QuerySet[Turn]:
     return (
-        session.turns.select_related("parent", "session", "session__user", "adapter")
+        session.turns.select_related("session", "session__user", *_TO_SHOW)
+        .defer(*(f"context_start__{name}" for name in BULKY))
         .prefetch_related("feedback", "samples", "samples__job", "samples__adapter")
         .order_by("id")
     )
@@ -276,6 +278,7 @@ def turn_json(
         "id": turn.public_id,
         "session": turn.session.public_id,
         "parent": turn.parent.public_id if turn.parent else None,
+        "memory_begins": turn.context_start.public_id if turn.context_start else None,
         "state": turn.state,
         "turn_type": turn.turn_type,
         "turn_type_from": turn.turn_type_from,
@@ -296,6 +299,7 @@ def turn_json(
         **(_HIDDEN if blind else {}),
         "finish_reason": turn.finish_reason,
         "error": sentences.said(turn.error),
+        "error_code": turn.error_code,
         "siblings": list(siblings),
         "feedback": feedback_json(latest_feedback(turn)),
         "receipt": receipt(turn, waiting),

@@ -60,7 +60,6 @@ def chat(request: HttpRequest, session_id: str | None = None) -> HttpResponse:
             "temporary": session.temporary if session else request.GET.get("temporary") == "1",
             "turns": turns,
             "has_earlier": has_earlier,
-            "memory_begins": memory_begins(turns),
             "reasons": active_reasons(),
             "days": days(request.user),
             "agent": agent_status(request.user),
@@ -86,7 +85,6 @@ def earlier_part(request: HttpRequest, turn_id: str) -> HttpResponse:
     context = {
         "turns": turns_json(turn.session, before[-SHOWN:]),
         "has_earlier": len(before) > SHOWN,
-        "memory_begins": memory_begins([{"id": path[-1]}]),
     }
     return render(request, "chat/_earlier.html", context)
 
@@ -147,14 +145,6 @@ def newest(path: Sequence[dict[str, Any]], named: str | None = None) -> tuple[li
     if named in ids:
         start = min(start, ids.index(named))
     return ids[start:], start > 0
-
-
-def memory_begins(turns: Sequence[dict[str, Any]]) -> str | None:
-    """The turn before which the model no longer sees the conversation; None = it sees all of it."""
-    if not turns:
-        return None
-    row = Turn.objects.select_related("context_start").get(public_id=turns[-1]["id"])
-    return row.context_start.public_id if row.context_start else None
 
 
 def days(user: User, words: str = "") -> list[tuple[str, list[ChatSession]]]:

@@ -9,7 +9,7 @@ import { refresh } from "./parts.js";
 import { refetch } from "./refetch.js";
 import { Follow } from "./scroll.js";
 import { watchSessions } from "./sessions.js";
-import { connection } from "./socket.js";
+import { connection, newId } from "./socket.js";
 import { Thread } from "./thread.js";
 import { ending } from "./turn.js";
 
@@ -26,6 +26,8 @@ const composer = new Composer(document.getElementById("composer"), {
   key: () => draftKey(root.dataset.user, root.dataset.session),
   onSend: send,
 });
+// What follows from the turns as they are now.
+const settled = () => { composer.busy(Boolean(thread.running())); thread.showMemory(); };
 
 function send(text) {
   if (thread.running()) {
@@ -75,11 +77,6 @@ function stop() {
   else notify(gettext("There is no connection, so the reply cannot be stopped now."));
 }
 
-function newId() {
-  // randomUUID exists on https and localhost only
-  return crypto.randomUUID?.() ?? [...crypto.getRandomValues(new Uint32Array(4))].join("-");
-}
-
 function followReply(view) {
   connection.send({ type: "follow", turn: view.turn.id, cursor: view.shown });
 }
@@ -92,7 +89,7 @@ const handlers = {
     if (!root.dataset.session) enter(session);
     if (turn.session !== root.dataset.session) return;
     thread.place(turn, entry?.view);
-    composer.busy(Boolean(thread.running()));
+    settled();
     follow.pin();
     if (entry?.view.isUnwanted) stop();
     else say(gettext("The agent is answering."));
@@ -110,7 +107,7 @@ const handlers = {
     const view = thread.get(turn.id);
     if (!view) return;
     view.update(turn);
-    composer.busy(Boolean(thread.running()));
+    settled();
     follow.follow();
     say(ending(turn));
   },
@@ -120,7 +117,7 @@ const handlers = {
       unsent.delete(clientId);
       thread.remove(entry.view);
       composer.putBack(entry.message.text);
-      composer.busy(Boolean(thread.running()));
+      settled();
     } else if (edits.has(clientId)) {
       composer.putBack(edits.get(clientId).text);
       edits.delete(clientId);
@@ -160,13 +157,13 @@ async function resync() {
       if (thread.ratings.get(view)?.sent === answered.get(view)) view?.update(turn);
       else refetch(turn.id, thread, take); // a vote has been on its way meanwhile
     }
-    composer.busy(Boolean(thread.running()));
+    settled();
   } catch { /* the rows will be asked again at the next nudge or reload */ }
 }
 
 function take(turn) {
   if (turn.session !== root.dataset.session || !thread.take(turn)) return;
-  composer.busy(Boolean(thread.running()));
+  settled();
   follow.follow();
 }
 
@@ -194,7 +191,7 @@ addEventListener("pagehide", () => {
   for (const entry of kept) composer.putBack(entry.message.text);
 });
 
-composer.busy(Boolean(thread.running()));
+settled();
 if (thread.last()) follow.pin(); // an empty chat is read from its top
 if (connection.isOpen) opened();
 if (matchMedia("(pointer: fine)").matches) composer.box.focus();

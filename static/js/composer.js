@@ -10,12 +10,18 @@ export function forgetDrafts() {
   for (const key of Object.keys(localStorage)) if (key.startsWith(DRAFT)) localStorage.removeItem(key);
 }
 
+// keyCode 229: Safari ends a composition before the Enter that chose a word.
+export const sends = ({ key, shiftKey, isComposing, keyCode }) => (
+  key === "Enter" && !shiftKey && !isComposing && keyCode !== 229
+);
+
 export class Composer {
   constructor(form, { key, onSend }) {
     this.form = form;
     this.box = form.elements.say;
     this.sendButton = form.querySelector("#send");
     this.stopButton = form.querySelector("#stop");
+    this.full = form.querySelector("#full");
     this.key = key;
     this.onSend = onSend;
     if (!this.box.value) this.box.value = localStorage.getItem(key()) ?? "";
@@ -26,8 +32,7 @@ export class Composer {
   }
 
   pressed(event) {
-    // keyCode 229: Safari ends a composition before the Enter that chose a word.
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
+    if (!sends(event)) return;
     event.preventDefault();
     this.send();
   }
@@ -56,6 +61,7 @@ export class Composer {
   }
 
   grow() {
+    this.full.hidden = this.box.value.length < this.box.maxLength;
     if (GROWS) return;
     this.box.style.height = "auto"; // through the CSSOM, which the content policy allows
     this.box.style.height = `${this.box.scrollHeight}px`;

@@ -1,5 +1,7 @@
 // A message said again in other words: a form in the bubble's place; sending it makes a sibling.
 
+import { sends } from "./composer.js";
+
 export function watchEdit(view, onEdit) {
   const button = view.part("edit");
   const bubble = view.part("said-text");
@@ -25,9 +27,10 @@ export function watchEdit(view, onEdit) {
     });
     form.addEventListener("reset", close);
     form.addEventListener("keydown", (event) => {
-      if (event.isComposing) return;
-      if (event.key === "Escape") { event.stopPropagation(); close(); }
-      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
+      if (event.key === "Escape" && !event.isComposing) { event.stopPropagation(); close(); }
+      if (!sends(event) || event.target !== form.elements.text) return;
+      event.preventDefault();
+      form.requestSubmit();
     });
   });
 }
@@ -40,6 +43,7 @@ function formFor(text) {
   box.value = text;
   box.rows = Math.min(10, text.split("\n").length + 1);
   box.maxLength = 100_000;
+  box.enterKeyHint = "send";
   box.setAttribute("aria-label", gettext("Your message in other words"));
   const row = document.createElement("p");
   row.append(buttonOf("reset", gettext("Cancel")), buttonOf("submit", gettext("Send")));

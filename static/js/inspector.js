@@ -5,6 +5,7 @@ import { currentTurn, paintMap, watchKeys } from "./inspector-keys.js";
 import { notify } from "./notices.js";
 import { refresh } from "./parts.js";
 import { Rating } from "./rating.js";
+import { paintWhy } from "./receipt.js";
 
 const status = document.getElementById("status");
 const ratings = new Map(); // by the turn's card
@@ -53,6 +54,7 @@ class Card {
     this.part("up").setAttribute("aria-pressed", String(value === 1));
     this.part("down").setAttribute("aria-pressed", String(value === -1));
     this.part("why").hidden = value !== -1 || Boolean(this.part("strip"));
+    paintWhy(this.part("why"), turn.feedback);
   }
 }
 

@@ -3,6 +3,7 @@
 import { call } from "./api.js";
 import { correctionIn, watchCorrection } from "./correction.js";
 import { complain } from "./notices.js";
+import { whyOf } from "./receipt.js";
 
 const STILL_WRITING = 12_000; // the server waits 20 s for a reason after the last word from here
 
@@ -17,6 +18,7 @@ export class Rating {
     this.answered = 0;
     view.part("up").addEventListener("click", () => this.vote(1));
     view.part("down").addEventListener("click", () => this.vote(-1));
+    view.part("undo").addEventListener("click", () => this.undo());
     view.part("why").addEventListener("click", () => this.openStrip().querySelector("input").focus());
   }
 
@@ -37,11 +39,12 @@ export class Rating {
     const value = before?.value === clicked ? null : clicked;
     const voted = { value, reasons: [], comment: "", correction: "" };
     turn.feedback = voted;
+    if (whyOf(before).length > 0) this.offerUndo(before);
     this.dropStrip();
     if (value === -1) this.openStrip();
     this.view.paintVote(turn);
     try {
-      this.received(await this.send({ value }));
+      this.onReceipt(this.view, await this.send({ value }));
       this.say({
         "1": gettext("Rated as good."),
         "-1": gettext("Rated as bad. You can say why below."),
@@ -51,8 +54,30 @@ export class Rating {
       complain(problem);
       if (turn.feedback !== voted) return; // another click has said since what holds
       turn.feedback = before;
+      this.offerUndo(null);
       this.dropStrip();
       this.view.paintVote(turn);
+    }
+  }
+
+  // `said`: what the last vote cleared, as it explained another one.
+  offerUndo(said) {
+    this.lost = said;
+    this.view.part("undo").hidden = !said;
+  }
+
+  async undo() {
+    const said = this.lost;
+    try {
+      const receipt = await this.send({ ...said, final: true });
+      this.view.turn.feedback = said;
+      this.dropStrip();
+      this.view.part(said.value === 1 ? "up" : "down").focus(); // before its button goes
+      this.offerUndo(null);
+      this.onReceipt(this.view, receipt);
+      this.say(gettext("Your rating is back, with what you had said."));
+    } catch (problem) {
+      complain(problem);
     }
   }
 
@@ -62,11 +87,6 @@ export class Rating {
     const strip = this.openStrip();
     strip.querySelector("details").open = true;
     strip.elements.correction.focus();
-  }
-
-  received(receipt) {
-    this.view.turn.receipt = receipt;
-    this.onReceipt(this.view, receipt);
   }
 
   openStrip() {
@@ -125,7 +145,7 @@ export class Rating {
   stillWriting() {
     if (Date.now() - this.pinged < STILL_WRITING) return;
     this.pinged = Date.now();
-    this.send({ value: -1 }).then((receipt) => this.received(receipt), () => {});
+    this.send({ value: -1 }).then((receipt) => this.onReceipt(this.view, receipt), () => {});
   }
 
   async done() {
@@ -139,10 +159,11 @@ export class Rating {
     try {
       const receipt = await this.send({ ...content, final: true });
       this.view.turn.feedback = content;
+      if (whyOf(content).length > 0) this.offerUndo(null);
       const { activeElement } = document;
       const stayed = activeElement === document.body || this.strip.contains(activeElement);
       this.dropStrip();
-      this.received(receipt);
+      this.onReceipt(this.view, receipt);
       this.say(gettext("Saved."));
       // Who types elsewhere by now would hit Enter on the thumb, and take it back.
       if (hadFocus && stayed) this.view.part("down").focus();

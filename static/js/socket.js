@@ -81,3 +81,9 @@ connection.addEventListener("message", ({ detail }) => {
     document.dispatchEvent(new CustomEvent("changed", { detail }));
   }
 });
+
+// The browser's own name for a message, by which the server knows one that is sent again.
+export function newId() {
+  // randomUUID exists on https and localhost only
+  return crypto.randomUUID?.() ?? [...crypto.getRandomValues(new Uint32Array(4))].join("-");
+}

@@ -5,6 +5,7 @@ import { watchEdit } from "./edit.js";
 import { Rating } from "./rating.js";
 import { paintReceipt } from "./receipt.js";
 import { notify } from "./notices.js";
+import { refetch } from "./refetch.js";
 import { TurnView } from "./turn.js";
 
 export class Thread {
@@ -15,6 +16,7 @@ export class Thread {
     this.onEdit = onEdit;
     this.views = [];
     this.ratings = new Map();
+    this.memory = document.getElementById("memory");
     for (const turn of JSON.parse(document.getElementById("turns-data").textContent)) {
       this.views.push(this.wire(new TurnView(document.getElementById(turn.id), turn)));
     }
@@ -29,6 +31,14 @@ export class Thread {
     this.views.unshift(...turns.map((turn) => (
       this.wire(new TurnView(document.getElementById(turn.id), turn))
     )));
+    this.showMemory();
+  }
+
+  // The line above the first turn that the newest one's prompt still holds.
+  showMemory() {
+    const first = this.get(this.last()?.turn.memory_begins);
+    this.memory.hidden = !first?.turn.parent; // nothing was said before it, or it is not shown
+    if (!this.memory.hidden && this.memory.nextSibling !== first.article) first.article.before(this.memory);
   }
 
   wire(view) {
@@ -72,6 +82,7 @@ export class Thread {
   addUnsent(text) {
     const view = this.wire(new TurnView(TurnView.blank(), {
       id: "", state: "sending", text, reply: "", html: null, version: 0, siblings: [], receipt: null,
+      memory_begins: this.last()?.turn.memory_begins,
     }));
     this.element.append(view.article);
     this.views.push(view);
@@ -121,6 +132,7 @@ export class Thread {
   exchange(view, turn) {
     for (const later of this.views.slice(this.views.indexOf(view) + 1)) this.remove(later);
     view.update(turn);
+    this.showMemory();
   }
 
   // A turn as it is now. One that was written elsewhere joins when it continues what is shown.
@@ -128,8 +140,9 @@ export class Thread {
     const view = this.get(turn.id);
     if (view) {
       if (view.isUnfinished && ["pending", "streaming"].includes(turn.state)) return false;
+      const was = view.turn.receipt;
       view.update(turn);
-      this.showReceipt(view, turn.receipt);
+      this.showReceipt(view, turn.receipt, was);
       return true;
     }
     if (turn.turn_type !== "main" || this.running() || turn.parent !== (this.last()?.turn.id ?? null)) return false;
@@ -137,16 +150,19 @@ export class Thread {
     return true;
   }
 
-  // All counted ratings share one count, so the newest receipt tells for all of them.
-  showReceipt(view, receipt) {
+  // All counted ratings share one count: the newest receipt tells it for all of them. When one of
+  // them is counted no more, another has to be asked.
+  showReceipt(view, receipt, was = view.turn.receipt) {
     view.turn.receipt = receipt;
     paintReceipt(view.part("receipt"), receipt);
-    if (receipt?.state !== "counted") return;
-    for (const other of this.views) {
-      if (other.turn.receipt?.state === "counted") {
+    const counted = this.views.filter(({ turn }) => turn.receipt?.state === "counted");
+    if (receipt?.state === "counted") {
+      for (const other of counted) {
         other.turn.receipt = { ...other.turn.receipt, text: receipt.text, count: receipt.count };
         paintReceipt(other.part("receipt"), other.turn.receipt);
       }
+    } else if (was?.state === "counted" && counted.length > 0) {
+      refetch(counted[0].turn.id, this, (turn) => this.take(turn));
     }
   }
 

@@ -1,7 +1,7 @@
 // One turn on the page: made from the template or taken over from the server's HTML, then kept true.
 
 import { withNextPicture } from "./pictures.js";
-import { paintReceipt } from "./receipt.js";
+import { paintReceipt, paintWhy } from "./receipt.js";
 
 const UNFINISHED = ["sending", "pending", "streaming"];
 
@@ -36,7 +36,7 @@ export class TurnView {
     this.article.toggleAttribute("data-fallback", Boolean(turn.fallback));
     this.part("said-text").textContent = turn.text;
     this.part("unsent").hidden = true;
-    this.part("version").textContent = this.isUnfinished && !turn.version ? "" : versionText(turn);
+    this.part("version").textContent = namesNobody(turn) ? "" : versionText(turn);
     this.part("version").title = turn.adapter ?? "";
     this.part("prompted").textContent = promptedText(turn.prompted_hints?.length ?? 0);
     this.paintReply(turn, was);
@@ -110,7 +110,9 @@ export class TurnView {
     }
     trouble.textContent = text;
     trouble.hidden = !text;
-    this.part("retry").hidden = !["failed", "interrupted"].includes(turn.state);
+    const isTooLong = turn.error_code === "context_length_exceeded"; // and would be so again
+    this.part("retry").hidden = isTooLong || !["failed", "interrupted"].includes(turn.state);
+    this.part("again").hidden = isTooLong;
     const canRate = !this.isUnfinished && turn.reply !== "" && turn.recorded !== false;
     for (const name of ["up", "down"]) this.part(name).hidden = !canRate;
     this.part("copy").hidden = turn.reply === "";
@@ -150,6 +152,7 @@ export class TurnView {
     this.part("up").setAttribute("aria-pressed", String(value === 1));
     this.part("down").setAttribute("aria-pressed", String(value === -1));
     this.part("why").hidden = value !== -1 || Boolean(this.part("strip"));
+    paintWhy(this.part("why"), turn.feedback);
   }
 }
 
@@ -163,6 +166,11 @@ function addCopy(block) {
   button.textContent = gettext("Copy");
   block.replaceWith(frame);
   frame.append(block, button);
+}
+
+// Before it is known who answers; and of a reply that never came.
+function namesNobody({ state, reply, version }) {
+  return UNFINISHED.includes(state) ? !version : !reply && state !== "complete";
 }
 
 export function versionText(turn) {

@@ -6,11 +6,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.browser.conftest import Look
 from tests.browser.demo import Demo
-from tests.browser.until import until
+from tests.browser.until import NUDGE, until
 
 pytestmark = pytest.mark.browser
 
@@ -44,6 +44,24 @@ def test_a_chat_is_kept_out_of_training_and_let_in_again(look: Look) -> None:
         row.get_by_role("button", name=act).press("Enter")
         expect(page.locator("#notices")).to_contain_text(words)
         expect(row.get_by_role("img", name="kept out of training")).to_have_count(marks)
+
+
+def test_a_line_appears_where_the_memory_begins_as_soon_as_a_reply_says_so(look: Look) -> None:
+    page = open_chat(look, "Tomatoes on a balcony")
+    line = page.locator(".memory")
+    expect(line).to_be_hidden()
+    names = [turn.get_attribute("id") for turn in page.locator(".turn").all()]
+    assert len(names) > 1
+    told: dict[str, str | None] = {}
+    page.route("**/api/turns/*", lambda route: route.fulfill(json=route.fetch().json() | told))
+
+    told["memory_begins"] = names[-1]
+    page.evaluate(NUDGE, ["turn", names[-1]])
+    expect(page.locator(f".memory + [id='{names[-1]}']")).to_be_visible()
+    expect(line).to_be_visible()
+    told["memory_begins"] = names[0]  # before which nothing was said
+    page.evaluate(NUDGE, ["turn", names[-1]])
+    expect(line).to_be_hidden()
 
 
 def test_a_temporary_chat_is_answered_and_leaves_no_text(look: Look, demo: Demo) -> None:
@@ -117,11 +135,19 @@ def test_the_first_look_teaches_the_loop_and_a_starter_begins_it(look: Look, dem
         turn.get_by_role("button", name="Answer again").press("Enter")
         expect(turn.locator(".siblings")).to_contain_text("2/2")
         expect(turn).to_have_attribute("data-state", "complete")
+        turn.get_by_role("button", name="Edit your message").press("Enter")
+        page.get_by_label("Your message in other words").fill("Why is")  # keys as in the main box
+        page.keyboard.press("Shift+Enter")
+        page.keyboard.type("it blue?")
+        page.keyboard.press("Enter")
+        expect(turn.locator(".siblings")).to_contain_text("3/3")
+        expect(turn).to_have_attribute("data-state", "complete")
+    assert turn.locator(".said-text").text_content() == "Why is\nit blue?"
     turn.get_by_role("link", name="Earlier answer").press("Enter")
-    expect(turn.locator(".siblings")).to_contain_text("1/2")
+    expect(turn.locator(".siblings")).to_contain_text("2/3")
     page.wait_for_load_state()
     turn.get_by_role("link", name="Later answer").press("Enter")
-    expect(turn.locator(".siblings")).to_contain_text("2/2")
+    expect(turn.locator(".siblings")).to_contain_text("3/3")
 
 
 # The rows may be of yesterday by now, or have been written in the first minutes of a day.
@@ -145,3 +171,78 @@ def test_chats_stand_under_their_days_and_what_is_pinned_first(look: Look, demo:
     expect(days.nth(2)).to_have_text("Yesterday")
     first = page.locator("#sessions .session-list").first
     expect(first.get_by_role("link")).to_have_text("Tomatoes on a balcony")
+
+
+def answered(look: Look, demo: Demo, *texts: str) -> list[Locator]:
+    """Replies to these words in a new chat, each liked and counted."""
+    page = look("fledgling", "/chat/")
+    turns = page.locator(".turn")
+    with demo.writing(100):
+        for number, text in enumerate(texts, start=1):
+            page.get_by_label("Your message").fill(text)
+            page.keyboard.press("Enter")
+            expect(turns).to_have_count(number)
+            expect(turns.last).to_have_attribute("data-state", "complete")
+    for turn in turns.all():
+        turn.get_by_role("button", name="Good reply").press("Enter")
+        expect(turn.locator(".receipt")).to_contain_text("counted")
+    return [page.locator(f"[id='{turn.get_attribute('id')}']") for turn in turns.all()]
+
+
+def test_a_rating_taken_back_counts_for_none_of_the_others(look: Look, demo: Demo) -> None:
+    first, last = answered(look, demo, "one", "two")
+    receipt = last.locator(".receipt")
+    have = int(receipt.inner_text().split("(")[1].split()[0])
+    first.get_by_role("button", name="Good reply").press("Enter")
+    expect(first.locator(".receipt")).to_have_text("taken back")
+    expect(receipt).to_have_text(f"counted ({have - 1} of 8)")
+
+
+def test_words_that_a_second_click_would_lose_come_back(look: Look, demo: Demo) -> None:
+    (turn,) = answered(look, demo, "rain")
+    bad, undo = (turn.get_by_role("button", name=name) for name in ("Bad reply", "Undo"))
+    bad.press("Enter")
+    expect(undo).to_have_count(0)  # nothing had been said
+    turn.get_by_text("Too long").click()
+    turn.get_by_label("In your own words").fill("half of it")
+    turn.get_by_role("button", name="Done").press("Enter")
+    change = turn.get_by_role("button", name="Change what you said")
+    expect(change).to_have_attribute("title", "Too long · half of it")
+    bad.press("Enter")
+    expect(turn.locator(".receipt")).to_have_text("taken back")
+    undo.press("Enter")
+    expect(bad).to_be_focused()
+    expect(change).to_be_visible()
+    expect(turn.locator(".receipt")).to_contain_text("counted")
+    kept = turn.page.request.get(f"/api/turns/{turn.get_attribute('id')}").json()["feedback"]
+    assert (kept["value"], kept["reasons"], kept["comment"]) == (-1, ["too_long"], "half of it")
+    expect(undo).to_have_count(0)
+
+
+def test_a_message_too_long_for_the_model_offers_no_vain_second_try(look: Look) -> None:
+    page = open_chat(look, "Tomatoes on a balcony")
+    turn = page.locator(".turn").last
+    name = turn.get_attribute("id")
+    told = {"state": "failed", "reply": "", "html": "", "error": "It is too long."}
+    page.route("**/api/turns/*", lambda route: route.fulfill(json=route.fetch().json() | told))
+    page.evaluate(NUDGE, ["turn", name])
+    again = [turn.get_by_role("button", name=words) for words in ("Try again", "Answer again")]
+    expect(again[0]).to_be_visible()
+    expect(turn.locator(".version")).to_be_empty()
+    told["error_code"] = "context_length_exceeded"
+    page.evaluate(NUDGE, ["turn", name])
+    for button in again:
+        expect(button).to_have_count(0)
+    expect(turn.get_by_role("button", name="Edit your message")).to_be_visible()
+
+
+def test_the_box_says_when_it_is_full(look: Look) -> None:
+    page = look("newcomer", "/chat/")
+    said = page.get_by_text("A message has at most 100,000 characters")
+    box = page.get_by_label("Your message")
+    box.fill("x" * 99_990)
+    expect(said).to_be_hidden()
+    page.keyboard.insert_text("y" * 20)
+    expect(said).to_be_visible()
+    box.fill("")
+    expect(said).to_be_hidden()

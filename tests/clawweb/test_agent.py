@@ -220,11 +220,14 @@ def test_the_page_shows_notes_ranges_and_what_came_of_ratings(client: Client, al
     assert "it learns from your ratings" in client.get("/agent/").content.decode()
     turn = make_turn(alice)
     feedback.rate_turn(
-        turn=turn, author=alice, changes={"value": -1, "comment": "No <b>tables</b>."}
+        turn=turn,
+        author=alice,
+        changes={"value": -1, "comment": "No <b>tables</b>.", "correction": "A list."},
     )
     page = client.get("/agent/").content.decode()
     assert "No &lt;b&gt;tables&lt;/b&gt;." in page
     assert "waits for the next training" in page
+    assert "Wanted instead: A list." in page
     assert 'class="range"' in page
     assert "counted (1 of 8)" in page
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from clawweb.engine import base_hash
@@ -136,6 +138,18 @@ def test_an_abandoned_reply_is_interrupted_and_its_text_kept(alice):
     assert chat.interrupt_abandoned() == [turn]
     turn.refresh_from_db()
     assert (turn.state, turn.reply) == (TurnState.INTERRUPTED, "half a")
+
+
+def test_a_turn_says_where_its_memory_begins_at_no_query_of_its_own(
+    alice, django_assert_num_queries
+):
+    first = make_turn(alice)
+    second = make_turn(alice, session=first.session, parent=first)
+    with CaptureQueriesContext(connection) as seen:
+        assert [turn["memory_begins"] for turn in turns_json(first.session)] == [None, None]
+    Turn.objects.filter(pk=second.pk).update(context_start=second)
+    with django_assert_num_queries(len(seen)):
+        assert turns_json(first.session)[1]["memory_begins"] == second.public_id
 
 
 def test_a_prompt_is_the_branch_and_not_its_siblings(alice):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from django.test import Client
 
 from clawweb import valkey
 from clawweb.models import Consent, DropReason, JobState, TrainingJob, Turn, TurnState, User
@@ -253,3 +255,34 @@ def test_what_is_gone_after_an_hour_leaves_the_prompt_whole(alice: User) -> None
     last = said(alice, "four", third)
     assert prompt(last) == ["four"]
     assert last.context_start_id == last.pk
+
+
+@pytest.mark.parametrize("consent", [Consent.KEEP, Consent.NOTHING])
+def test_no_page_promises_training_that_is_off(client: Client, alice: User, consent: str) -> None:
+    client.force_login(alice)
+    promises = ("one of 8 ratings", "After 8 ratings", "starts at 8", "Training starts by")
+
+    def promised(path: str) -> list[str]:
+        page = client.get(path).content.decode()
+        return [words for words in promises if words in page]
+
+    paths = ("/chat/", "/agent/", "/jobs/")
+    before = [promised(path) for path in paths]
+    assert before == [[promises[0]], [promises[1]], [promises[3]]]
+    choose(alice, consent)
+    assert [promised(path) for path in paths] == [[], [], []]
+    why_no_thumbs = "so its replies cannot be rated" in client.get("/chat/").content.decode()
+    assert why_no_thumbs is (consent == Consent.NOTHING)
+    choose(alice, Consent.TRAIN)
+    rated(alice, 1)
+    assert promised("/agent/") == [promises[2]]
+    choose(alice, consent)
+    assert promised("/agent/") == []
+
+
+def test_training_by_hand_is_offered_only_where_it_is_on(client: Client, alice: User) -> None:
+    client.force_login(alice)
+    for consent, off in ((Consent.TRAIN, 0), (Consent.KEEP, 2)):
+        choose(alice, consent)
+        page = client.get("/jobs/").content.decode()  # it has two such buttons
+        assert len(re.findall(r'disabled[^>]* title="Training is off', page)) == off

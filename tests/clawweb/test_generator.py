@@ -13,6 +13,7 @@ from clawweb import generator, valkey
 from clawweb.config import Config, config
 from clawweb.models import Turn, TurnState
 from clawweb.orm import in_db
+from clawweb.selectors.chat import turn_json
 from clawweb.services import chat, sessions
 from clawweb.streams import follow
 from rollouts.engines.scripted import ScriptedEngine
@@ -308,6 +309,17 @@ async def test_a_conversation_that_is_too_long_forgets_its_oldest_turns_in_the_b
     assert row.context_start_id in (second.pk, turn.pk)
 
 
+async def test_a_message_that_is_itself_too_long_is_told_so_in_words(
+    alice, engine, valkey_server, monkeypatch
+):
+    failing(monkeypatch, lambda *_, **__: PromptTooLong("context length"))
+    async with generating():
+        row = await until(TurnState.FAILED, await in_db(ask, alice))
+    shown = await in_db(turn_json, row)
+    assert "about 1000 words" in shown["error"]
+    assert shown["error_code"] == "context_length_exceeded"
+
+
 async def test_an_api_callers_conversation_that_is_too_long_is_refused(
     alice, engine, valkey_server, monkeypatch
 ):
@@ -315,6 +327,7 @@ async def test_an_api_callers_conversation_that_is_too_long_is_refused(
     async with generating():
         row = await until(TurnState.FAILED, await in_db(ask, alice, source="api"))
     assert row.error_code == "context_length_exceeded"
+    assert "tokens" in row.error
 
 
 async def test_control_strings_of_a_user_never_reach_the_engine(

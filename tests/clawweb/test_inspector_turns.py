@@ -232,3 +232,10 @@ def test_a_turn_that_is_fetched_again_still_says_its_reasons(as_alice: Client, a
     part = as_alice.get(f"/parts/turns/{turn.public_id}/").content.decode()
     assert "<td>Too long</td>" in whole
     assert "<td>Too long</td>" in part
+
+
+def test_a_very_long_message_is_folded(as_alice: Client, alice: User) -> None:
+    for words, folded in (("short", False), ("long " * 1000, True)):
+        turn = make_turn(alice, words)
+        page = as_alice.get(page_of(turn)).content.decode()
+        assert (f'id="{turn.public_id}-words"' in page) is folded

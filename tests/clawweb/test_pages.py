@@ -195,13 +195,6 @@ def test_the_newest_branch_is_shown_and_others_on_request() -> None:
     assert branch([]) == []
 
 
-def test_a_line_shows_where_the_models_memory_begins(as_alice: Client, alice: User) -> None:
-    first = make_turn(alice)
-    second = make_turn(alice, session=first.session, parent=first)
-    make_turn(alice, session=first.session, parent=second, context_start=second)
-    assert text_of(as_alice, chat_of(first)).count("remembers from here on") == 1
-
-
 def test_another_users_things_are_not_there(as_alice: Client, bob: User) -> None:
     turn = rated(bob, 1)[0]
     job = jobs.queue_job(user=bob)
