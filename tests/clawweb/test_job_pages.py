@@ -107,7 +107,7 @@ def test_after_a_rollback_no_job_claims_that_its_version_answers(
         html = page_of(client, alice, path)
         assert "Version 1 went live." in html
         assert "Version 1 answers now." not in html
-        assert '<span class="chip warn">rolled back</span>' in html
+        assert '<span class="quiet undone">rolled back</span>' in html
 
 
 # The console
