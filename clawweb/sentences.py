@@ -88,14 +88,18 @@ LINE_TOO_DEEP = gettext_noop("it nests deeper than %(n)s")
 NOT_JSON = gettext_noop("it is not JSON: %(why)s")
 OTHER_FORMAT = gettext_noop("its version is not %(n)s, the one that is known here")
 TRANSFER_BROKE = gettext_noop("It broke, and the log says more: %(why)s")
+# What the gate says in other words than it once did
+_NOT_JUDGED_CUT = gettext_noop(
+    "%(value)s of its test replies do not come to an end: not judged, as its parent's"
+    " hardly ever do"
+)
+_WHOLE = gettext_noop("nothing of what was learned had to be taken back")
+_KEPT = gettext_noop("%(value)s of what was learned is kept: the whole of it led too far")
 # What the gate says (training/gate.py, which knows no languages)
 _GATE = (
     gettext_noop("%(value)s of its test replies are empty (at most %(limit)s)"),
     gettext_noop("%(value)s of its test replies do not come to an end (at most %(limit)s)"),
-    gettext_noop(
-        "%(value)s of its test replies do not come to an end: not judged, as its parent's"
-        " hardly ever do"
-    ),
+    _NOT_JUDGED_CUT,
     gettext_noop("%(value)s of its test replies is repetition (at most %(limit)s)"),
     gettext_noop(
         "its test replies fit what was asked %(value)s as well as the base model's"
@@ -118,8 +122,8 @@ _GATE = (
         "on subjects you never rated it differs from the base model by %(value)s"
         " (at most %(limit)s, what your wishes explain)"
     ),
-    gettext_noop("nothing of what was learned had to be taken back"),
-    gettext_noop("%(value)s of what was learned is kept: the whole of it led too far"),
+    _WHOLE,
+    _KEPT,
 )
 _WITH_VALUES = (
     *(DIED, FAILED, BROKE, WENT_LIVE, NOT_SERVED, DISAGREES, READY, ATTEMPT, NOT_REACHED),
@@ -162,13 +166,12 @@ def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 def _worded_before() -> dict[str, str]:
     """What older rows say, and what says it today."""
-    cut, whole, some = _GATE[2], *_GATE[-2:]
     return {
         "Version %(n)s answers now.": WENT_LIVE,  # wrong after a rollback
-        cut.replace("not judged", "not measured"): cut,
-        "it goes the whole way that training went": whole,
+        _NOT_JUDGED_CUT.replace("not judged", "not measured"): _NOT_JUDGED_CUT,
+        "it goes the whole way that training went": _WHOLE,
         "it goes %(value)s of the way from the base model that training had gone: the whole"
-        " way led too far": some,
+        " way led too far": _KEPT,
     }
 
 

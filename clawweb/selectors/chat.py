@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from django.db.models import Count, Exists, Func, OuterRef, Q, QuerySet, TextField
+from django.db.models import Count, Exists, Func, Manager, OuterRef, Q, QuerySet, TextField
 from django.utils.translation import gettext as _
 
 from clawweb import sentences, valkey
@@ -22,8 +22,6 @@ from clawweb.models import (
 from clawweb.selectors.asking import instructions_of, under
 from clawweb.selectors.learning import BULKY, Waiting, receipt
 from rollouts.types import Message, ReplyShape
-
-_TO_SHOW = ("parent", "context_start", "adapter")  # what `turn_json` says of a turn's neighbours
 
 
 def sessions_of(user: User) -> QuerySet[ChatSession]:
@@ -74,14 +72,20 @@ def session_of(user: User, name: str) -> ChatSession:
 
 def turn_of(user: User, public_id: str) -> Turn:
     """One of the user's turns; DoesNotExist for anybody else's."""
-    rows = Turn.objects.select_related("session", "session__user", *_TO_SHOW)
-    return rows.get(session__user=user, session__deleted_at=None, public_id=public_id)
+    return _with_neighbours(Turn.objects).get(
+        session__user=user, session__deleted_at=None, public_id=public_id
+    )
+
+
+def _with_neighbours(turns: Manager[Turn]) -> QuerySet[Turn]:
+    """With what `turn_json` says beside each; of where memory begins that is its id alone."""
+    rows = turns.select_related("session", "session__user", "parent", "context_start", "adapter")
+    return rows.defer(*(f"context_start__{name}" for name in BULKY))
 
 
 def turns_of(session: ChatSession) -> QuerySet[Turn]:
     return (
-        session.turns.select_related("session", "session__user", *_TO_SHOW)
-        .defer(*(f"context_start__{name}" for name in BULKY))
+        _with_neighbours(session.turns)
         .prefetch_related("feedback", "samples", "samples__job", "samples__adapter")
         .order_by("id")
     )

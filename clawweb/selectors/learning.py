@@ -193,8 +193,8 @@ def _receipt_words(sample: TrainingSample, state: str, count: dict[str, int] | N
         words += [_("(a newer rating replaces it)")] if replaced else []
         return " ".join(words)
     if state == "withdrawn" and (old := sample.came_too_late_for):
-        words = _receipt_words(old, _PUBLIC_STATE[SampleState(old.state)], None)
-        return _("taken back, but %(words)s") % {"words": words}
+        taken = _receipt_words(old, _PUBLIC_STATE[SampleState(old.state)], None)
+        return _("taken back, but %(words)s") % {"words": taken}
     if state == "saved" and sample.state == SampleState.READY:
         return _("saved; its chat is kept out of training")
     if state == "not_used":

@@ -48,12 +48,17 @@ def give_back_untrained(job: TrainingJob, trained: Collection[int]) -> None:
     left = list(mine.exclude(pk__in=trained).values_list("pk", flat=True))
     if not left or not held(job).exists():
         return
-    job.job_samples.filter(role="new", sample__in=left).delete()
-    give_back(mine.filter(pk__in=left))
+    _let_go(job, left)
     rows = TrainingSample.objects.filter(pk__in=left)
     text = sentences.NOT_REACHED % {"n": len(left)}
     Event.objects.create(user_id=job.user_id, kind="finishing", job=job, text=text)
     changed(job.user_id, "receipt", *rows.values_list("turn__public_id", flat=True))
+
+
+def _let_go(job: TrainingJob, samples: Collection[int]) -> None:
+    """They are no part of the job any more, and count again where they still hold."""
+    job.job_samples.filter(role="new", sample__in=samples).delete()
+    give_back(TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED, pk__in=samples))
 
 
 @transaction.atomic
@@ -62,8 +67,7 @@ def leave_out_withdrawn(job: TrainingJob) -> None:
     mine = TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED)
     gone = list(mine.filter(replaced_by__state=SampleState.WITHDRAWN).values_list("pk", flat=True))
     if gone and held(job).exists():
-        job.job_samples.filter(role="new", sample__in=gone).delete()
-        give_back(mine.filter(pk__in=gone))
+        _let_go(job, gone)
         changed(job.user_id, "job", job.public_id)
 
 
@@ -85,8 +89,7 @@ def drop_samples(job: TrainingJob, reasons: Mapping[int, str]) -> None:
     mine = TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED)
     hinted = {row.pk for row in samples_of(job) if row.teaches}
     later = [pk for pk, why in reasons.items() if pk in hinted and why in _WANT_LOGPROBS]
-    job.job_samples.filter(role="new", sample__in=later).delete()
-    give_back(mine.filter(pk__in=later))
+    _let_go(job, later)
     for pk, reason in reasons.items():
         dropped = mine.filter(pk=pk)
         dropped.update(state=SampleState.DROPPED, drop_reason=DropReason(reason), job=None)

@@ -8,7 +8,7 @@ from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.utils.functional import Promise
+from django.utils.functional import Promise, SimpleLazyObject
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
@@ -236,7 +236,7 @@ def _job_row(job: TrainingJob) -> dict[str, Any]:
     return {
         **job_json(job),
         "reason": said(job.reason),
-        "ended_early": said(early_end(job)),
+        "ended_early": SimpleLazyObject(lambda: said(early_end(job))),  # few rows show it
         "owner": job.user,
         "active": job.is_active,
         "cancelling": job.is_active and job.cancel_requested,
