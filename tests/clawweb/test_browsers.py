@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from allauth.usersessions.models import UserSession
+from channels.layers import get_channel_layer
 from django.contrib.sessions.models import Session
 from django.test import Client
 from django.utils import timezone
 
-from clawweb import middleware
+from clawweb import events, middleware
 from clawweb.consumers import SIGNED_OUT
-from clawweb.events import changed, look_again
 from clawweb.models import AuditEvent, User
 from clawweb.orm import in_db
 from clawweb.services import accounts, browsers
@@ -168,14 +168,11 @@ async def test_a_command_is_refused_when_no_nudge_came(
 async def test_an_open_socket_hears_of_others_jobs_only_while_one_runs_training(
     alice: User, bob: User, engine: Any, valkey_server: Any
 ) -> None:
-    def becomes(role: str) -> None:
-        User.objects.filter(pk=alice.pk).update(role=role)
-        look_again(alice.pk)
-        changed(alice.pk, "session", f"as-{role}")  # a socket takes one thing after another
+    layer, alices = get_channel_layer(), events.group(alice.pk)
 
-    def nudge(role: str) -> None:
-        changed(bob.pk, "job", f"of-bob-{role}")
-        changed(alice.pk, "job", f"of-alice-{role}")
+    async def tell(group: str, **message: str) -> None:
+        """One after another; `events` promises no order between two changes."""
+        await layer.group_send(group, message)
 
     async with connected(alice) as socket:
         heard = []
@@ -185,8 +182,14 @@ async def test_an_open_socket_hears_of_others_jobs_only_while_one_runs_training(
                 heard.append(told)
 
         for role in ("trainer", "user"):
-            await in_db(becomes, role)
-            await until(f"as-{role}")
-            await in_db(nudge, role)
+            await in_db(User.objects.filter(pk=alice.pk).update, role=role)
+            await tell(alices, type="look_again")
+            await tell(alices, type="changed", what="session", id=f"as-{role}")
+            await until(f"as-{role}")  # a socket takes one thing after another: it has looked
+            if role == "trainer":
+                await in_db(events.changed, bob.pk, "job", "of-bob")
+                await until("of-bob")
+            await tell(events.ADMINS, type="changed", what="job", id=f"of-bob-{role}")
+            await tell(alices, type="changed", what="job", id=f"of-alice-{role}")
             await until(f"of-alice-{role}")
-        assert [name for name in heard if "bob" in name] == ["of-bob-trainer"]
+        assert heard == ["of-bob-trainer"]
