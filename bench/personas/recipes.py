@@ -162,6 +162,7 @@ RECIPES = {
         recipe("combine-fours", method="combine", batch=4),  # a version after every fourth rating
         recipe("combine-corrected", method="combine", corrects=True),
         recipe("combine-liked", method="combine", liked_weight=1.0),  # held where it is
+        recipe("combine-liked-firmly", method="combine", liked_weight=4.0),
         recipe("combine-unboosted", method="combine", hint_boost=0.0, hint_boost_again=0.0),
         recipe("combine-collected", method="combine", reanswer_hints="collected"),
         recipe("opd-fours", batch=4),

@@ -15,13 +15,27 @@ export const sends = ({ key, shiftKey, isComposing, keyCode }) => (
   key === "Enter" && !shiftKey && !isComposing && keyCode !== 229
 );
 
+// A box that is full takes no more, and says so: what goes beyond is lost in silence otherwise.
+export function saysWhenFull(box) {
+  const note = document.createElement("p");
+  note.className = "full";
+  note.hidden = true;
+  note.setAttribute("role", "alert");
+  const room = box.maxLength.toLocaleString(document.documentElement.lang);
+  note.textContent = interpolate(gettext("At most %s characters fit in here: what goes beyond was left out."), [room]);
+  (box.closest("label") ?? box).after(note);
+  const look = () => { note.hidden = box.value.length < box.maxLength; };
+  box.addEventListener("input", look);
+  return look;
+}
+
 export class Composer {
   constructor(form, { key, onSend }) {
     this.form = form;
     this.box = form.elements.say;
     this.sendButton = form.querySelector("#send");
     this.stopButton = form.querySelector("#stop");
-    this.full = form.querySelector("#full");
+    this.lookWhetherFull = saysWhenFull(this.box);
     this.key = key;
     this.onSend = onSend;
     if (!this.box.value) this.box.value = localStorage.getItem(key()) ?? "";
@@ -61,7 +75,7 @@ export class Composer {
   }
 
   grow() {
-    this.full.hidden = this.box.value.length < this.box.maxLength;
+    this.lookWhetherFull();
     if (GROWS) return;
     this.box.style.height = "auto"; // through the CSSOM, which the content policy allows
     this.box.style.height = `${this.box.scrollHeight}px`;

@@ -1,6 +1,6 @@
 // A message said again in other words: a form in the bubble's place; sending it makes a sibling.
 
-import { sends } from "./composer.js";
+import { saysWhenFull, sends } from "./composer.js";
 
 export function watchEdit(view, onEdit) {
   const button = view.part("edit");
@@ -48,6 +48,7 @@ function formFor(text) {
   const row = document.createElement("p");
   row.append(buttonOf("reset", gettext("Cancel")), buttonOf("submit", gettext("Send")));
   form.append(box, row);
+  saysWhenFull(box);
   return form;
 }
 

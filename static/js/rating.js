@@ -1,6 +1,7 @@
 // Thumbs, and the strip that asks what was wrong. A click saves at once; the strip adds to it.
 
 import { call } from "./api.js";
+import { saysWhenFull } from "./composer.js";
 import { correctionIn, watchCorrection } from "./correction.js";
 import { complain } from "./notices.js";
 import { whyOf } from "./receipt.js";
@@ -94,6 +95,7 @@ export class Rating {
     const template = document.getElementById("strip-template");
     this.strip = template.content.firstElementChild.cloneNode(true);
     watchCorrection(this.strip, this.view.turn.reply);
+    for (const box of this.strip.querySelectorAll("textarea")) saysWhenFull(box);
     this.fill(this.view.turn.feedback);
     this.strip.addEventListener("submit", (event) => { event.preventDefault(); this.done(); });
     this.strip.querySelector(".compare")?.addEventListener("click", async () => {

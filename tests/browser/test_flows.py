@@ -236,13 +236,23 @@ def test_a_message_too_long_for_the_model_offers_no_vain_second_try(look: Look) 
     expect(turn.get_by_role("button", name="Edit your message")).to_be_visible()
 
 
-def test_the_box_says_when_it_is_full(look: Look) -> None:
-    page = look("newcomer", "/chat/")
-    said = page.get_by_text("A message has at most 100,000 characters")
-    box = page.get_by_label("Your message")
-    box.fill("x" * 99_990)
-    expect(said).to_be_hidden()
-    page.keyboard.insert_text("y" * 20)
-    expect(said).to_be_visible()
-    box.fill("")
-    expect(said).to_be_hidden()
+def says_when_full(box: Locator, room: int) -> None:
+    said = box.page.get_by_text(f"At most {room:,} characters fit in here").filter(visible=True)
+    box.fill("x" * (room - 10))
+    expect(said).to_have_count(0)
+    box.page.keyboard.insert_text("y" * 20)
+    expect(said).to_have_count(1)
+    box.fill("x")
+    expect(said).to_have_count(0)
+
+
+def test_each_box_to_write_in_says_when_it_is_full(look: Look, demo: Demo) -> None:
+    (turn,) = answered(look, demo, "snow")
+    says_when_full(turn.page.get_by_label("Your message", exact=True), 100_000)
+    turn.get_by_role("button", name="Edit your message").press("Enter")
+    says_when_full(turn.get_by_label("Your message in other words"), 100_000)
+    turn.get_by_role("button", name="Cancel").press("Enter")
+    turn.get_by_role("button", name="Bad reply").press("Enter")
+    says_when_full(turn.get_by_label("In your own words"), 4_000)
+    turn.get_by_text("Write what you wanted instead").click()
+    says_when_full(turn.get_by_label("What you wanted instead"), 4_000)

@@ -282,7 +282,9 @@ def test_no_page_promises_training_that_is_off(client: Client, alice: User, cons
 
 def test_training_by_hand_is_offered_only_where_it_is_on(client: Client, alice: User) -> None:
     client.force_login(alice)
+    rated(alice, 1)
     for consent, off in ((Consent.TRAIN, 0), (Consent.KEEP, 2)):
         choose(alice, consent)
+        assert ("Pause learning" in client.get("/agent/").content.decode()) is (not off)
         page = client.get("/jobs/").content.decode()  # it has two such buttons
         assert len(re.findall(r'disabled[^>]* title="Training is off', page)) == off
