@@ -24,7 +24,7 @@ CHOOSABLE = (  # fields that a job may be queued with; the rest is the installat
     "demonstrations", "correction_weight", "liked_weight", "combine", "distill_weight",
     "reward_weight", "anchor_weight", "clip_low", "clip_high", "importance_cap",
     "negative_importance_cap", "positive_cap", "negative_cap", "reward_epochs", "reward_step",
-    "kto_beta", "thumbs", "thumbs_batch", "thumbs_epochs", "thumbs_step",
+    "kto_beta", "kto_beside", "thumbs", "thumbs_batch", "thumbs_epochs", "thumbs_step",
 )  # fmt: skip
 MOST_EPOCHS = 16  # that a job may be given
 MOST_WORDS = 1000  # of the support of top-k; the memory of choosing a hint goes by its square
@@ -104,12 +104,13 @@ class TrainConfig:
     positive_cap: float = 1.0  # largest advantage
     negative_cap: float = 0.5  # largest push away; a raw -1 wrecks fluency
 
-    # Thumbs alone: a step rests on all that are known, those of earlier jobs, too. LOG
+    # KTO: a step rests on all that are known, those of earlier jobs, too. LOG
     thumbs: str = "kto"  # how a job that distils trains without hints; "binary": as beside them
     thumbs_batch: int = 64  # replies per step of KTO: one thumb points anywhere
     thumbs_epochs: int = 2  # steps on them
     thumbs_step: float = 1.5  # of the learning rate: there are few steps
     kto_beta: float = 0.1  # of the log-ratio in KTO (arXiv 2402.01306), as its authors
+    kto_beside: int = 4  # likes, and dislikes, that KTO beside several wishes needs; 0: never
 
     # The gate
     gate_tokens: int = 48  # longest gate reply
@@ -236,7 +237,7 @@ _POSITIVE = (
 _NOT_NEGATIVE = (
     "seed", "weight_decay", "kl_stop", "kl_full_share", "max_version_age", "hint_boost",
     "hint_boost_again", "question_boost", "distill_weight", "correction_weight", "liked_weight",
-    "reward_weight", "reward_step", "thumbs_step", "anchor_weight", "clip_high",
+    "reward_weight", "reward_step", "thumbs_step", "kto_beside", "anchor_weight", "clip_high",
     "demonstrations", "gate_drift_margin", "gate_preference_margin", "gate_cut_margin",
     "gate_chance", "gate_length_min", "gate_repeat_margin",
 )  # fmt: skip

@@ -23,7 +23,7 @@ from training.config import TrainConfig
 from training.forward import CHUNK, logits, logprobs_of, response_hidden
 from training.logprobs import token_logprobs
 from training.losses import kto_loss
-from training.prepare import prepare
+from training.prepare import hints_of, prepare
 
 REFERENCES = 16  # mismatched pairs at most that z is estimated on: two passes over each
 
@@ -87,14 +87,37 @@ def of_thumbs_alone(
         own, _ = prepare(base, samples, thumbs, baseline=Baseline())
         if len({_is_liked(item) for item in (*own, *earlier_thumbs(base, replay, thumbs))}) == 2:
             config = thumbs
-    if not config.is_kto:
-        return config
+    return _of_kto(config) if config.is_kto else config
+
+
+def _of_kto(config: TrainConfig) -> TrainConfig:
     return replace(
         config,
         batch_size=config.thumbs_batch,
         reward_epochs=config.thumbs_epochs,
         reward_step=config.thumbs_step,
     )
+
+
+def beside_hints(
+    base: Base, config: TrainConfig, samples: Sequence[Sample], replay: Sequence[Sample]
+) -> tuple[TrainConfig, list[Item]]:
+    """What a job of "combine" ends with where its user tells several wishes: the thumbs that are
+    known, of hinted replies too, the newest `thumbs_batch`, oldest first, and how they train.
+
+    One wish is meant wherever it is not kept, and its hint says all. Of several each may be meant
+    for some requests only; a small model does not hear which, and the thumbs say it. Where fewer
+    than `kto_beside` are liked, or disliked, there are none.
+    """
+    none = config, list[Item]()
+    if config.method != "combine" or config.thumbs == "binary" or not config.kto_beside:
+        return none
+    if not samples or len(hints_of([*samples, *replay])) < 2:
+        return none
+    thumbs = _of_kto(replace(config, method=config.thumbs))
+    items = earlier_thumbs(base, [*replay, *samples], thumbs)[-config.thumbs_batch :]
+    liked = sum(_is_liked(item) for item in items)
+    return (thumbs, items) if min(liked, len(items) - liked) >= config.kto_beside else none
 
 
 def _teaches(

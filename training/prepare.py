@@ -58,11 +58,12 @@ def said_again(samples: Sequence[Sample], learned: Sequence[Sample]) -> frozense
 
     Of two wishes there is none: what is pushed is followed where the other is meant, too.
     """
-    again = _hints([each for each in samples if each.version_age == 0]) & _hints(learned)
-    return again if len(_hints([*samples, *learned])) == 1 else frozenset()
+    again = hints_of([each for each in samples if each.version_age == 0]) & hints_of(learned)
+    return again if len(hints_of([*samples, *learned])) == 1 else frozenset()
 
 
-def _hints(samples: Sequence[Sample]) -> frozenset[str]:
+def hints_of(samples: Sequence[Sample]) -> frozenset[str]:
+    """What was said of them, each wording once."""
     return frozenset(hint for sample in samples for hint in sample.lessons)
 
 

@@ -25,12 +25,18 @@ from training.batching import (
     micro_batches,
     reanswer_sets,
 )
-from training.config import TrainConfig
+from training.config import REPLAYED, TrainConfig
 from training.corrections import correction_backward
 from training.demonstrations import with_demonstrations
 from training.errors import Diverged, NoSignal, OptimizerInvalid
 from training.forward import response_logprobs
-from training.kto import earlier_thumbs, kto_backward, of_thumbs_alone, weights_of
+from training.kto import (
+    beside_hints,
+    earlier_thumbs,
+    kto_backward,
+    of_thumbs_alone,
+    weights_of,
+)
 from training.liked import Liked
 from training.metrics import begin_memory, step_metrics
 from training.optimizer import load_optimizer, make_optimizer, step_share
@@ -86,11 +92,16 @@ def train(
     run.liked = Liked(base, model, items if learns else (), config, check)
     batches = in_steps_beside(items, earlier_thumbs(base, replay, config), config.batch_size)
     run.kto_weights = weights_of([item for batch in batches for item in batch])
+    left = [each for each in samples if learns and each.id not in dropped]
+    thumbs = beside_hints(base, config, left, replay)
     run.steps = epochs * len(batches) + learns * run.sets * config.reanswer_steps
+    run.steps += thumbs[0].reward_epochs if thumbs[1] else 0
     reached, stopped = _rate(run, batches, epochs)
     trained = tuple(item.sample_id for item in items if item.sample_id in reached)
     if learns and stopped != "asked":
         stopped = _reanswer(run, hinted, replayed, known)
+    if stopped != "asked":
+        _rest_on_thumbs(run, *thumbs)
     rewards = [s.reward for s in samples if s.reward is not None and s.id in trained]
     return TrainResult(
         steps=run.step,
@@ -246,10 +257,26 @@ def _replayed(
     """
     fresh = [replace(sample, version_age=0) for sample in replay]
     items, dropped = prepare(run.base, fresh, run.config, baseline=Baseline(), again=again)
-    items = [item for item in items if item.is_hinted]
+    items = [item for item in items if item.is_hinted][-REPLAYED:]
     if is_alone:
         return _effective(run, items, dropped)
     return [_with_chosen_hint(run, item) for item in items]
+
+
+def _rest_on_thumbs(run: _Run, config: TrainConfig, items: Sequence[Item]) -> None:
+    """The last steps where several wishes were told, by KTO: the first is made however late it is.
+    Their Adam begins anew and ends with them, as its moments would be of another loss."""
+    if not items:
+        return
+    own, adam = run.config, run.optimizer
+    run.config, run.optimizer = config, make_optimizer(run.model, config)
+    run.kto_weights = weights_of(items)
+    for number in range(config.reward_epochs):
+        began = run.clock()
+        if number and run.is_late(began):
+            break
+        _step(run, items, phase=RATED, began=began)
+    run.config, run.optimizer = own, adam
 
 
 def _with_proximal(run: _Run, item: Item) -> Item:

@@ -31,6 +31,7 @@ from training.drift import Wishes, drift, drift_limit
 from training.forward import response_logprobs
 from training.gate import decide, measure, neutral_prompts, question_gains, step_back
 from training.optimizer import save_optimizer
+from training.prepare import hints_of
 from training.trainer import train
 
 TRIES = 8  # at a corrected answer
@@ -253,12 +254,14 @@ class Cell:
 
     def reminders(self, samples: Sequence[Sample]) -> list[Sample]:
         """Earlier samples that take part again: the newest hinted, and the newest liked; the newest
-        of all where nothing was said."""
+        of all where nothing was said, and beside them where several things were."""
         hinted = [sample for sample in self.learned if sample.is_hinted][-REPLAYED:]
         if self.recipe.is_thumb or not (hinted or any(sample.is_hinted for sample in samples)):
             return self.learned[-THUMBS_REPLAYED:]
-        liked = [sample for sample in self.learned if sample.reward == 1.0][-CANDIDATES:]
-        return sorted({s.id: s for s in (*hinted, *liked)}.values(), key=lambda sample: sample.id)
+        beside = [sample for sample in self.learned if sample.reward == 1.0][-CANDIDATES:]
+        if self.recipe.config.method == "combine" and len(hints_of([*hinted, *samples])) > 1:
+            beside = self.learned[-THUMBS_REPLAYED:]
+        return sorted({s.id: s for s in (*hinted, *beside)}.values(), key=lambda sample: sample.id)
 
     def corrected(self, samples: Sequence[Sample]) -> list[Sample]:
         """With a corrected answer to each disliked reply, where there is one: beside the hint, or,
@@ -290,8 +293,6 @@ class Cell:
         found: dict[int, Rollout] = {}
         for attempt in range(TRIES):
             wrong = [s for s in samples if self.wanted[s.id] and s.id not in found]
-            if not wrong:
-                break
             prompts = [
                 hinted_messages(sample.messages, hint=self.wanted[sample.id], correction=None)
                 for sample in wrong

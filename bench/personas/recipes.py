@@ -112,6 +112,7 @@ UPSTREAM: dict[str, Any] = {
     "anchor_weight": 0.0,
     "reward_step": 1.0,
     "rated_tokens": 1024,
+    "kto_beside": 0,
 }
 OURS: dict[str, Any] = {"lr": TrainConfig().lr, "batch": 8, "batch_size": 8}
 UPSTREAM_METHODS: dict[str, dict[str, Any]] = {
@@ -127,6 +128,7 @@ PASSES: dict[str, Any] = {"reward_epochs": 4, "reward_step": 1.0}
 ONE_BOOST: dict[str, Any] = {"hint_boost_again": TrainConfig().hint_boost}
 # However much was liked, too: what differs in one thing is compared with "opd-all-sets".
 ALL_SETS: dict[str, Any] = {"reanswer_sets": "all", **ONE_BOOST}
+UNBOOSTED: dict[str, Any] = {"hint_boost": 0.0, "hint_boost_again": 0.0}
 
 SERVED = "combine-as-served"
 
@@ -161,9 +163,10 @@ RECIPES = {
         recipe(SERVED, method="combine", as_served=True, train_seconds=TrainConfig().train_seconds),
         recipe("combine-fours", method="combine", batch=4),  # a version after every fourth rating
         recipe("combine-corrected", method="combine", corrects=True),
-        recipe("combine-liked", method="combine", liked_weight=1.0),  # held where it is
-        recipe("combine-liked-firmly", method="combine", liked_weight=4.0),
-        recipe("combine-unboosted", method="combine", hint_boost=0.0, hint_boost_again=0.0),
+        recipe("combine-thumbless", method="combine", kto_beside=0),
+        recipe("combine-liked", method="combine", liked_weight=1.0, kto_beside=0),  # held
+        recipe("combine-liked-firmly", method="combine", liked_weight=4.0, kto_beside=0),
+        recipe("combine-unboosted", method="combine", **UNBOOSTED, kto_beside=0),
         recipe("combine-collected", method="combine", reanswer_hints="collected"),
         recipe("opd-fours", batch=4),
         recipe("opd-longer", max_steps=13),  # twice the sets of re-answers
@@ -181,7 +184,7 @@ RECIPES = {
         recipe("opd-forward", forward_share=1.0),  # KL(teacher || policy) instead
         recipe("opd-eights", batch_size=8, max_steps=4, **ALL_SETS),  # in half the steps
         recipe("opd-rated-only", max_steps=1, **ONE_BOOST),
-        recipe("opd-unboosted", **{**ALL_SETS, "hint_boost": 0.0, "hint_boost_again": 0.0}),
+        recipe("opd-unboosted", **(ALL_SETS | UNBOOSTED)),
     )
 }  # fmt: skip
 # Of combine or opd, each in a thing or two: to find what its parts do.

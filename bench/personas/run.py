@@ -70,7 +70,10 @@ def is_present(row: dict[str, Any]) -> bool:
     before |= {"at_once": False, "as_served": False}
     now, then = made_with(recipe), {**before, **row["made_with"]}
     default = json.loads(TrainConfig().to_json())
-    then["config"] = {**default, **then["config"]}
+    # Nobody else who has several wishes liked enough replies for KTO beside the hints.
+    would = recipe.config.method == "combine" and row["person"] == "recipes"
+    early = {"kto_beside": 0 if would else recipe.config.kto_beside}
+    then["config"] = {**default, **early, **then["config"]}
     if then["config"]["hint_effect_min"] in IN_NATS:
         then["config"]["hint_effect_min"] = default["hint_effect_min"]
     if not recipe.is_thumb:  # how a job of thumbs alone trains is nothing to it

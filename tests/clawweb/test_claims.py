@@ -247,6 +247,20 @@ def test_a_job_that_has_a_hint_is_reminded_of_no_thumbs_down(alice):
     assert replayed(alice) == [turns[1], turns[3]]  # liked: the teacher may be shown them
 
 
+def test_a_job_of_several_wishes_is_reminded_of_all_thumbs(alice):
+    turns = learned_thumbs(alice, 5)
+    for reason in ("too_long", "no_lists"):
+        down(make_turn(alice, version=1), reason)
+    assert replayed(alice) == turns
+
+
+def test_a_job_by_opd_of_several_wishes_is_reminded_of_what_was_liked(alice):
+    turns = learned_thumbs(alice, 5)
+    for reason in ("too_long", "no_lists"):
+        down(make_turn(alice, version=1), reason)
+    assert replayed(alice, method="opd") == [turns[1], turns[3]]
+
+
 def test_a_job_by_kto_is_reminded_of_thumbs_whatever_was_said(alice):
     turns = learned_thumbs(alice, 5)
     down(make_turn(alice, version=1), "too_long")
