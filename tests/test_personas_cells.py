@@ -111,6 +111,21 @@ def test_what_was_followed_and_liked_stands_among_the_reminders_once(
     assert [sample.id for sample in cell.reminders([])] == [*range(8)]
 
 
+def test_who_said_several_things_is_reminded_of_disliked_replies_too(stage: Stage) -> None:
+    brief, hinted_and_liked = "Be brief.", {*range(8), 17, 19, 21, 23}
+    for recipe, hints, reminded in (
+        ("combine", (HINT, HINT), hinted_and_liked),
+        ("combine", (HINT, brief), {*range(24)}),
+        ("opd", (HINT, brief), hinted_and_liked),
+    ):
+        cell = cell_of(stage, recipe)
+        (one,) = cell.rate(0, 1)
+        said = [replace(one, id=n, hint=hints[n % 2], reward=-1.0) for n in range(8)]
+        thumbs = [replace(one, id=n, hint=None, reward=(-1.0, 1.0)[n % 2]) for n in range(8, 24)]
+        cell.learned = [*said, *thumbs]
+        assert {sample.id for sample in cell.reminders([])} == reminded
+
+
 def test_with_our_rate_trl_makes_our_steps() -> None:
     config, rate = TrainConfig(method="kto"), RECIPES["TRL kto, our rate"].rate
     assert schedule(config, 16, rate) == (2, pytest.approx(6e-4 * 1.5 * 0.5))

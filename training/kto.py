@@ -7,7 +7,7 @@ both: each position's gradient is taken before r is known, and weighed afterward
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 
 import torch
@@ -100,24 +100,30 @@ def _of_kto(config: TrainConfig) -> TrainConfig:
 
 
 def beside_hints(
-    base: Base, config: TrainConfig, samples: Sequence[Sample], replay: Sequence[Sample]
-) -> tuple[TrainConfig, list[Item]]:
-    """What a job of "combine" ends with where its user tells several wishes: the thumbs that are
-    known, of hinted replies too, the newest `thumbs_batch`, oldest first, and how they train.
+    base: Base,
+    config: TrainConfig,
+    samples: Sequence[Sample],
+    replay: Sequence[Sample],
+    *,
+    but: Container[int] = (),
+) -> tuple[TrainConfig, list[list[Item]]]:
+    """The steps that a job of "combine" ends with where its user tells several wishes, and how they
+    train: on the thumbs that are known, of hinted replies too, the newest `thumbs_batch`, oldest
+    first. `but`: ids of the job's that were dropped.
 
     One wish is meant wherever it is not kept, and its hint says all. Of several each may be meant
     for some requests only; a small model does not hear which, and the thumbs say it. Where fewer
     than `kto_beside` are liked, or disliked, there are none.
     """
-    none = config, list[Item]()
-    if config.method != "combine" or config.thumbs == "binary" or not config.kto_beside:
-        return none
-    if not samples or len(hints_of([*samples, *replay])) < 2:
-        return none
-    thumbs = _of_kto(replace(config, method=config.thumbs))
-    items = earlier_thumbs(base, [*replay, *samples], thumbs)[-config.thumbs_batch :]
+    kto = _of_kto(replace(config, method=config.thumbs))
+    left = [sample for sample in samples if sample.id not in but]
+    may = config.method == "combine" and kto.is_kto and config.kto_beside
+    if not (may and left) or len(hints_of([*left, *replay])) < 2:
+        return kto, []
+    items = earlier_thumbs(base, [*replay, *left], kto)[-config.thumbs_batch :]
     liked = sum(_is_liked(item) for item in items)
-    return (thumbs, items) if min(liked, len(items) - liked) >= config.kto_beside else none
+    is_enough = min(liked, len(items) - liked) >= config.kto_beside
+    return kto, [items] * config.thumbs_epochs if is_enough else []
 
 
 def _teaches(

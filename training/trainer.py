@@ -80,8 +80,6 @@ def train(
     replay, samples = known[: len(replay)], known[len(replay) :]
     again = said_again(samples, replay)
     items, dropped = _prepared(run, samples, replay, baseline, again)
-    if not items:
-        raise NoSignal(dropped)
     config = run.config
     if parent_optimizer is not None and not config.is_kto:  # which begins from all thumbs anew
         _go_on_with(run.optimizer, parent_optimizer)
@@ -92,16 +90,13 @@ def train(
     run.liked = Liked(base, model, items if learns else (), config, check)
     batches = in_steps_beside(items, earlier_thumbs(base, replay, config), config.batch_size)
     run.kto_weights = weights_of([item for batch in batches for item in batch])
-    left = [each for each in samples if learns and each.id not in dropped]
-    thumbs = beside_hints(base, config, left, replay)
-    run.steps = epochs * len(batches) + learns * run.sets * config.reanswer_steps
-    run.steps += thumbs[0].reward_epochs if thumbs[1] else 0
+    kto, thumbs = beside_hints(base, config, samples if learns else (), replay, but=dropped)
+    run.steps = epochs * len(batches) + learns * run.sets * config.reanswer_steps + len(thumbs)
     reached, stopped = _rate(run, batches, epochs)
     trained = tuple(item.sample_id for item in items if item.sample_id in reached)
     if learns and stopped != "asked":
         stopped = _reanswer(run, hinted, replayed, known)
-    if stopped != "asked":
-        _rest_on_thumbs(run, *thumbs)
+        _rest_on_thumbs(run, kto, thumbs)
     rewards = [s.reward for s in samples if s.reward is not None and s.id in trained]
     return TrainResult(
         steps=run.step,
@@ -204,7 +199,7 @@ def _prepared(
     again: frozenset[str],
 ) -> tuple[list[Item], dict[int, str]]:
     """What trains, and why the rest does not. Where no hint is left, it may be by another method:
-    then that is the run's."""
+    then that is the run's. Raises NoSignal when nothing trains."""
     items, dropped = prepare(run.base, samples, run.config, baseline=baseline, again=again)
     items = _effective(run, items, dropped)
     idle = {number: why for number, why in dropped.items() if why == HINT_NO_EFFECT}
@@ -213,6 +208,8 @@ def _prepared(
     if config != run.config:
         run.config = config
         items, dropped = prepare(run.base, left, config, baseline=baseline)
+    if not items:
+        raise NoSignal(dropped | idle)
     return items, dropped | idle
 
 
@@ -263,18 +260,17 @@ def _replayed(
     return [_with_chosen_hint(run, item) for item in items]
 
 
-def _rest_on_thumbs(run: _Run, config: TrainConfig, items: Sequence[Item]) -> None:
-    """The last steps where several wishes were told, by KTO: the first is made however late it is.
-    Their Adam begins anew and ends with them, as its moments would be of another loss."""
-    if not items:
-        return
+def _rest_on_thumbs(run: _Run, kto: TrainConfig, steps: Sequence[Sequence[Item]]) -> None:
+    """The last steps where several wishes were told: the first is made however late it is. Their
+    Adam begins anew and ends with them, as its moments would be of another loss."""
     own, adam = run.config, run.optimizer
-    run.config, run.optimizer = config, make_optimizer(run.model, config)
-    run.kto_weights = weights_of(items)
-    for number in range(config.reward_epochs):
+    for number, items in enumerate(steps):
         began = run.clock()
-        if number and run.is_late(began):
+        if run.enough() or (number and run.is_late(began)):
             break
+        if not number:
+            run.config, run.optimizer = kto, make_optimizer(run.model, kto)
+            run.kto_weights = weights_of(items)
         _step(run, items, phase=RATED, began=began)
     run.config, run.optimizer = own, adam
 
