@@ -65,3 +65,14 @@ def test_sets_of_reanswers_go_by_the_share_that_was_not_liked(
     assert reanswer_sets(items_of(base, given, config), config) == sets
     every = dataclasses.replace(config, reanswer_sets="all")
     assert reanswer_sets(items_of(base, given, every), every) == 6
+
+
+def test_of_all_that_a_job_is_reminded_of_the_newest_eight_are_answered_anew(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    disliked = [make_sample(base, n, hint=None, reward=-1.0) for n in range(30, 33)]
+    older = [make_sample(base, n, hint="Use lists.") for n in range(1, 11)]
+    liked = [make_sample(base, n, hint=None, reward=1.0) for n in range(11, 16)]
+    longer = dataclasses.replace(config, max_steps=8)
+    result, _ = job(base, model, disliked, longer, replay=[*older, *liked])
+    assert set(result.reanswers) == {*range(3, 11)}
