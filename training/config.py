@@ -31,7 +31,7 @@ MOST_WORDS = 1000  # of the support of top-k; the memory of choosing a hint goes
 CANDIDATES = 4  # liked replies that demonstrations are chosen from: the newest
 COLLECTED = 4  # hints of other replies that stand before a re-answer's own: the newest
 REPLAYED = 8  # of what earlier versions learned under hints, answered anew: the newest
-THUMBS_REPLAYED = 56  # of the thumbs that earlier versions learned, where no hint is: the newest
+THUMBS_REPLAYED = 56  # of the thumbs that earlier versions learned, for steps of KTO: the newest
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what --max-lora-rank accepts
 
 

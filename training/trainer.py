@@ -68,7 +68,7 @@ def train(
     The rated replies train once, in ceil(n / batch_size) steps; thumbs alone as often as `config`
     says. Then up to max_steps - 1 times, fewer the more of them were liked, the current adapter
     answers the hinted prompts anew, without the hint, and is distilled under it. `replay`: older
-    samples, oldest first; the hinted take part in re-answers only, and keep a job of thumbs alone
+    samples, oldest first; the newest hinted are answered anew, and keep a job of thumbs alone
     going until nothing is disliked, the liked may be shown to the teacher, KTO's steps rest on
     their thumbs, too. `check` is called at each micro-batch and sampled token; what it raises ends
     the run; `enough`, asked after each step, ends it in order. Raises NoSignal when no sample can

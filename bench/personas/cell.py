@@ -21,7 +21,6 @@ from bench.personas.recipes import Recipe, made_with
 from bench.personas.rival import trl_update
 from bench.personas.rows import three_in_a_row
 from bench.personas.sft import sft_update
-from rollouts.hints import hinted_messages
 from rollouts.types import BASE, Demonstration, Policy, Rollout, Sample
 from training.adapters import attach, detach, save_version
 from training.advantages import Baseline
@@ -293,10 +292,9 @@ class Cell:
         found: dict[int, Rollout] = {}
         for attempt in range(TRIES):
             wrong = [s for s in samples if self.wanted[s.id] and s.id not in found]
-            prompts = [
-                hinted_messages(sample.messages, hint=self.wanted[sample.id], correction=None)
-                for sample in wrong
-            ]
+            if not wrong:
+                break
+            prompts = [asked(s.messages[-1]["content"], [self.wanted[s.id]]) for s in wrong]
             replies = self.lab.ask(prompts, BASE, seed=self.seed * 10_000 + 7000 + 100 * attempt)
             for sample, reply in zip(wrong, replies, strict=True):
                 if self.person.is_satisfied(answer_of(sample.messages[-1]["content"], reply)):
