@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,13 +195,31 @@ def scale(model: PeftModel, end: dict[str, Tensor], *, share: float) -> None:
 
 
 @contextmanager
+def _bare(model: PeftModel) -> Iterator[None]:
+    """Inside, `model` answers as the base. As peft's `disable_adapter`, but for its look at the
+    state of every layer, which took longer than a short pass."""
+    switched = [layer for layer in _adapted(model) if not layer.disable_adapters]
+    for layer in switched:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in switched:
+            layer.enable_adapters(True)
+
+
+def _adapted(model: PeftModel) -> list[Any]:
+    return [module for module in model.modules() if isinstance(module, LoraLayer)]
+
+
+@contextmanager
 def wearing(model: PeftModel, version: Path | dict[str, Tensor] | None) -> Iterator[None]:
     """Inside, `model` answers as `version`: a folder, a snapshot, or None for the base.
 
     Its own adapter is back afterwards.
     """
     if version is None:
-        with model.disable_adapter():
+        with _bare(model):
             yield
         return
     own = snapshot(model)
@@ -218,11 +236,11 @@ def merged(model: PeftModel, low: torch.dtype | None = None) -> Iterator[None]:
     rounded to `low` where products are anyway, it is as much faster again.
 
     The base's own tensors are put back, not recomputed, so no rounding leaks into them. Costs a
-    second copy of the weights. Does nothing where W is not fp32 (on a GPU).
+    second copy of the weights; does nothing where a GPU has no room for one.
     """
-    layers: list[Any] = [m for m in model.modules() if isinstance(m, LoraLayer)]
+    layers = _adapted(model)
     head: Any = model.get_base_model().get_output_embeddings()  # type: ignore[operator]
-    if head.weight.dtype != torch.float32:
+    if not _have_room([layer.get_base_layer().weight for layer in layers]):
         yield
         return
     with torch.no_grad():
@@ -231,8 +249,17 @@ def merged(model: PeftModel, low: torch.dtype | None = None) -> Iterator[None]:
             module = layer.get_base_layer()
             delta = 0.0 if layer.disable_adapters else layer.get_delta_weight("default")
             weights[module] = _laid_out(module.weight + delta, low)
-    with standing_in(weights), model.disable_adapter():
+    with standing_in(weights), _bare(model):
         yield
+
+
+def _have_room(weights: Sequence[Tensor]) -> bool:
+    """Whether a GPU holds these once more, and as much again to work with."""
+    if not weights[0].is_cuda:
+        return True
+    free, _ = torch.cuda.mem_get_info(weights[0].device)
+    spare = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    return free + spare > 2 * sum(weight.nbytes for weight in weights)
 
 
 def _laid_out(weight: Tensor, low: torch.dtype | None) -> Tensor:

@@ -15,6 +15,7 @@ from peft import PeftModel
 
 from rollouts.hints import hinted_messages, joined
 from rollouts.types import Demonstration, Message, Sample
+from training.adapters import wearing
 from training.base import Base
 from training.config import CANDIDATES, TrainConfig
 from training.forward import response_logprobs
@@ -88,6 +89,6 @@ def _mean_logprob(base: Base, model: PeftModel, sample: Sample, hint: str | None
     """The base's mean log-prob of the answer to the question alone, nats per token."""
     asked = [Message(role="user", content=_question(sample) or "")]
     prompt_ids = base.render(hinted_messages(asked, hint=hint, correction=None))
-    with model.disable_adapter():
+    with wearing(model, None):
         logprobs_T = response_logprobs(base, model, (prompt_ids, _answer_ids(base, sample)))
     return float(logprobs_T.mean())

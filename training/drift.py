@@ -22,7 +22,7 @@ from torch import Tensor
 
 from rollouts.hints import demonstrated_messages, hinted_messages, joined
 from rollouts.types import Demonstration, Message
-from training.adapters import adapter_tensors
+from training.adapters import adapter_tensors, wearing
 from training.base import Base
 from training.config import TrainConfig
 from training.forward import kl_between, logprobs_of, response_hidden
@@ -118,7 +118,7 @@ def _greedy_pairs(
     if isinstance(found, tuple):
         return found
     prompts = [base.render(asked(prompt)) for prompt in neutral]
-    with model.disable_adapter():
+    with wearing(model, None):
         replies = sample_replies(
             base,
             model,
@@ -145,7 +145,7 @@ def _drift_of(
     base_NH = base.cache.get(place)
     if not isinstance(base_NH, Tensor):
         plain = [base.render(asked(prompt)) for prompt in neutral]
-        with model.disable_adapter():
+        with wearing(model, None):
             base_NH = hidden_of(base, model, tuple(zip(plain, place[1], strict=True)), check)
         base.cache[place] = base_NH
     return float(kl_between(base, base_NH, hidden_of(base, model, pairs, check)).mean())
@@ -166,7 +166,7 @@ def _prompted_drift(
     if isinstance(found, float):
         return found
     replies = [reply for _, reply in _greedy_pairs(base, model, neutral, config, check)]
-    with model.disable_adapter():
+    with wearing(model, None):
         pairs = tuple(zip(prompts, replies, strict=True))
         drift = _drift_of(base, model, neutral, pairs, check)
     base.cache[place] = drift

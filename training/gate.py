@@ -129,7 +129,7 @@ def warm(base: Base, neutral: Sequence[str], config: TrainConfig) -> None:
     """Do the base's share of every later gate now, before a job waits for it. About 20 s."""
     model = attach(base, config, None)
     try:
-        with model.disable_adapter():
+        with wearing(model, None):
             _figures(base, model, neutral, config, _nothing, key="base")
             drift(base, model, neutral, config, _nothing)
     finally:
@@ -208,7 +208,7 @@ def of_their_question(
     """The median of what the base finds, nats. None of a single prompt."""
     if len(prompts) < 2:
         return None
-    with model.disable_adapter():
+    with wearing(model, None):
         return statistics.median(question_gains(base, model, prompts, replies, check))
 
 
@@ -254,7 +254,7 @@ def _replies(
 ) -> list[Measure]:
     """What the replies look like, beside the parent's and the base's."""
     own = _figures(base, model, neutral, config, check)
-    with model.disable_adapter():
+    with wearing(model, None):
         bases = _figures(base, model, neutral, config, check, key="base")
     parents = bases
     if parent is not None:

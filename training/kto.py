@@ -15,7 +15,7 @@ from peft import PeftModel
 from torch import Tensor
 
 from rollouts.types import Sample
-from training.adapters import adapter_tensors
+from training.adapters import adapter_tensors, wearing
 from training.advantages import Baseline, kto_weights
 from training.base import Base
 from training.batching import Item, Pair, by_item, micro_batches
@@ -50,7 +50,7 @@ def kto_backward(
         reference = _reference(base, model, items, config, check, known)
     liked_weight, disliked_weight = weights
     total = 0.0
-    for group in micro_batches(items, max_tokens=config.micro_batch_tokens):
+    for group in micro_batches(items, max_tokens=config.micro_batch_tokens, device=base.device):
         check()
         hidden_NH = _hidden(base, model, group)
         policy_N, slope_NH = _logprobs_and_slopes(base, hidden_NH, _targets(base, group))
@@ -172,7 +172,9 @@ def _reference(
 ) -> float:
     """z = max(0, mean r of the mismatched replies)."""
     ratios: list[Tensor] = []
-    for group in micro_batches(mismatched(items), max_tokens=config.micro_batch_tokens):
+    for group in micro_batches(
+        mismatched(items), max_tokens=config.micro_batch_tokens, device=base.device
+    ):
         check()
         policy_N = _logprobs(base, _hidden(base, model, group), group)
         ratios.append(_sums(policy_N - _base_logprobs(base, model, group, known), group))
@@ -204,7 +206,7 @@ def _base_logprobs(
 ) -> Tensor:
     """As `_logprobs`, of the base: it stays as it is through all of a job's steps."""
     if any(item.plain not in known for item in group):
-        with model.disable_adapter():
+        with wearing(model, None):
             _keep(known, group, _logprobs(base, _hidden(base, model, group), group))
     return torch.cat([known[item.plain] for item in group])
 

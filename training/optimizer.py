@@ -91,18 +91,21 @@ def load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
             saved = tensors.get(f"{name}.{moment}")
             if saved is not None and saved.shape != parameter.shape:
                 raise OptimizerInvalid(f"Adam's state of {name} has another shape")
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
+    if not tensors:
+        return
+    numbers_N = torch.cat([tensor.flatten() for tensor in tensors.values()])  # checked and sent
+    if not bool(torch.isfinite(numbers_N).all()):  # at once: a GPU waits for each thing it is sent
         raise OptimizerInvalid("Adam's state holds a number that is not finite")
-    for name, parameter in parameters.items() if tensors else ():
-        optimizer.state[parameter] = {
-            moment: _placed(tensors[f"{name}.{moment}"], parameter, moment) for moment in _MOMENTS
-        }
+    device = next(iter(parameters.values())).device
+    sizes = [tensor.numel() for tensor in tensors.values()]
+    parts = torch.split(numbers_N.to(device), sizes)
+    placed = dict(zip(tensors, parts, strict=True))
+    for name, parameter in parameters.items():
+        first, second = (placed[f"{name}.{moment}"].view_as(parameter) for moment in _MOMENTS[:2])
+        step = tensors[f"{name}.step"]  # stays in the processor's memory, as Adam has it
+        optimizer.state[parameter] = {"exp_avg": first, "exp_avg_sq": second, "step": step}
 
 
 def _named(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     (group,) = optimizer.param_groups
     return dict(zip(group["param_names"], group["params"], strict=True))
-
-
-def _placed(tensor: Tensor, parameter: Tensor, moment: str) -> Tensor:
-    return tensor if moment == "step" else tensor.to(parameter.device)

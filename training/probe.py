@@ -14,7 +14,7 @@ from pathlib import Path
 from peft import PeftModel
 
 from rollouts.types import Message
-from training.adapters import round_to_saved
+from training.adapters import round_to_saved, wearing
 from training.base import Base
 from training.forward import response_logprobs
 
@@ -34,7 +34,7 @@ def write_probe(base: Base, model: PeftModel, path: Path) -> None:
     pair = (prompt_ids, (*base.encode(REPLY), base.eos_ids[0]))
     exact = dataclasses.replace(base, autocast_dtype=None)
     adapter_logprobs = response_logprobs(exact, model, pair).tolist()
-    with model.disable_adapter():
+    with wearing(model, None):
         base_logprobs = response_logprobs(exact, model, pair).tolist()
     probe = {
         "prompt_ids": list(pair[0]),

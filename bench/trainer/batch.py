@@ -15,7 +15,7 @@ import torch
 from peft import PeftModel
 
 from rollouts.hints import hinted_messages
-from rollouts.types import Message
+from rollouts.types import Message, Sample
 from training.adapters import adapter_tensors, attach, save_version
 from training.base import Base, load_base
 from training.config import TrainConfig
@@ -47,10 +47,12 @@ SHAPES = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--base", type=Path, required=True)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--spread", type=float, default=SPREAD)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES))
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    base = load_base(args.base, device="cpu")
+    base = load_base(args.base, device=args.device)
     config = TrainConfig()
     model = attach(base, config, None)
     settings = {
@@ -69,7 +71,7 @@ def main() -> None:
     with torch.no_grad():
         for tensor in adapter_tensors(model).values():
             if not bool(tensor.any()):
-                tensor.normal_(std=SPREAD)
+                tensor.normal_(std=args.spread)
     save_version(model, args.out / "adapter")
 
 
@@ -136,6 +138,24 @@ def row(
         "response_ids": ids,
         "liked": liked,
     }
+
+
+def sample_of(
+    base: Base, number: int, row: dict[str, Any], *, reward: float, hint: str | None
+) -> Sample:
+    """A row as the trainer takes it."""
+    return Sample(
+        id=number,
+        messages=row["messages"],
+        prompt_ids=row["prompt_ids"],
+        response_ids=row["response_ids"],
+        rollout_logprobs=None,
+        temperature=0.7,
+        template_hash=base.template_hash,
+        reward=reward,
+        hint=hint,
+        correction=None,
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What every contestant shares: the batch, and how it talks to run.py. Knows neither torch nor TRL.
+"""What every contestant shares: the batch, and how it talks to run.py. Knows no TRL, and of torch
+only a GPU's clock and memory.
 
 A contestant is a process of its own. It says one line of JSON when it is ready, does one update for
 each line it is sent, and answers each with its time, memory and loss.
@@ -20,6 +21,8 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+MIB = 2**20
+
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
@@ -27,6 +30,7 @@ class Task:
 
     loss: str  # "kto", "apo_zero_unpaired" or "opd"
     variant: str
+    device: str  # "cpu", all in fp32; or "cuda", frozen weights and products in bf16
     base: Path
     adapter: Path  # where all start from
     updates: int
@@ -38,6 +42,7 @@ def task() -> Task:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--loss", required=True)
     parser.add_argument("--variant", default="")
+    parser.add_argument("--device", required=True)
     parser.add_argument("--base", type=Path, required=True)
     parser.add_argument("--adapter", type=Path, required=True)
     parser.add_argument("--batch", type=Path, required=True)
@@ -51,6 +56,7 @@ def task() -> Task:
 class Desk:
     """The line to run.py. Whatever libraries print goes to stderr instead."""
 
+    device: str
     out: Any = field(init=False)
     loaded_mib: float = 0.0
     seconds: float = 0.0  # of the update under way, wall
@@ -60,8 +66,21 @@ class Desk:
         self.out = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
 
+    @property
+    def gpu(self) -> Any:
+        """What torch knows of the GPU; None on a CPU."""
+        if self.device == "cpu":
+            return None
+        import torch
+
+        return torch.cuda
+
     def loaded(self) -> None:
         """The base model is in memory, nothing else: from here on memory is counted."""
+        if self.gpu:
+            self.loaded_mib = self.gpu.memory_allocated() / MIB
+            self.gpu.reset_peak_memory_stats()
+            return
         self.loaded_mib = _status_mib("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
 
@@ -79,11 +98,17 @@ class Desk:
         self.stop()
 
     def start(self) -> None:
+        self._caught_up()
         self.seconds, self.cpu_seconds = -time.perf_counter(), -time.process_time()
 
     def stop(self) -> None:
+        self._caught_up()
         self.seconds += time.perf_counter()
         self.cpu_seconds += time.process_time()
+
+    def _caught_up(self) -> None:
+        if self.gpu:  # which works on while the program has gone on
+            self.gpu.synchronize()
 
     def done(self, *, loss: float, grad_norm: float) -> None:
         self._say(
@@ -91,7 +116,7 @@ class Desk:
             cpu_seconds=self.cpu_seconds,
             loss=loss,
             grad_norm=grad_norm,
-            peak_mib=_status_mib("VmHWM"),
+            peak_mib=self.gpu.max_memory_allocated() / MIB if self.gpu else _status_mib("VmHWM"),
         )
 
     def _say(self, **facts: float) -> None:

@@ -12,7 +12,7 @@ sys.path.insert(0, str(HERE.parent.parent / "requirements"))
 from install import VENV, torch_source, uv_environment  # noqa: E402  # it lies beside no package
 
 TRL_VENV, PINS = HERE / ".venv", HERE / "requirements.txt"
-__all__ = ["PINS", "TRL_VENV", "VENV", "make_trl_venv"]
+__all__ = ["TRL_VENV", "VENV", "make_trl_venv"]
 
 
 def make_trl_venv() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from bench.trainer.contestant import Desk, Task, task  # first: it sets the threads
 
 # isort: split
+from bench.trainer.batch import sample_of
 from rollouts.types import Sample
 from training.adapters import attach
 from training.advantages import Baseline
@@ -25,10 +26,11 @@ from training.types import StepMetrics
 
 
 def main() -> None:
-    desk, todo = Desk(), task()
-    base = replace(
-        load_base(todo.base, device="cpu", threads=1), autocast_dtype=None
-    )  # fp32, as theirs
+    todo = task()
+    desk = Desk(todo.device)
+    base = load_base(todo.base, device=todo.device, threads=1)
+    if todo.device == "cpu":
+        base = replace(base, autocast_dtype=None)  # fp32, as theirs
     desk.loaded()
     config = config_of(todo)
     model = attach(base, config, todo.adapter)
@@ -83,18 +85,14 @@ def config_of(todo: Task) -> TrainConfig:
 
 
 def samples_of(todo: Task, base: Base) -> list[Sample]:
+    is_hinted = todo.loss == "opd"
     return [
-        Sample(
-            id=number,
-            messages=row["messages"],
-            prompt_ids=row["prompt_ids"],
-            response_ids=row["response_ids"],
-            rollout_logprobs=None,
-            temperature=0.7,
-            template_hash=base.template_hash,
+        sample_of(
+            base,
+            number,
+            row,
             reward=1.0 if row["liked"] else -1.0,
-            hint=row["hint"] if todo.loss == "opd" else None,
-            correction=None,
+            hint=row["hint"] if is_hinted else None,
         )
         for number, row in enumerate(todo.rows)
     ]

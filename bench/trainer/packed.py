@@ -1,7 +1,7 @@
 """K users' adapters in one packed step, and in K steps one after the other: seconds and memory.
 
     PYTHONPATH=. python bench/trainer/packed.py --users 1 4 8
-    PYTHONPATH=. python bench/trainer/packed.py --model qwen3 --device cuda --users 1 8 32
+    PYTHONPATH=. python bench/trainer/packed.py --model qwen3-0.6b --device cuda --users 1 8 32
 
 A step is what a hint teaches: the base scores each user's replies under the hint, the user's
 adapter (rank 8, all linear layers) without it; reverse KL over the whole vocabulary, the mean of
@@ -24,25 +24,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen3Config
 
 from bench.trainer.batch import SPREAD
 from bench.trainer.report import ratios
+from bench.trainer.shapes import SHAPES, random_model
 from training.config import TrainConfig
 from training.forward import backward_in_chunks
 from training.logprobs import reverse_kl
 
 LOSS_RTOL = {"cpu": 1e-4, "cuda": 2e-2}  # fp32, bf16
-MODELS: dict[str, PretrainedConfig] = {  # SmolLM2-135M's shape, and Qwen3-0.6B's
-    "smollm2": LlamaConfig(
-        vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30,
-        num_attention_heads=9, num_key_value_heads=3, tie_word_embeddings=True,
-    ),
-    "qwen3": Qwen3Config(
-        vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28,
-        num_attention_heads=16, num_key_value_heads=8, head_dim=128, tie_word_embeddings=True,
-    ),
-}  # fmt: skip
 
 
 @dataclass
@@ -192,7 +182,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--users", type=int, nargs="+", default=[1, 4, 8])
-    parser.add_argument("--model", choices=MODELS, default="smollm2")
+    parser.add_argument("--model", choices=SHAPES, default="smollm2")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--replies", type=int, default=4, help="of each user")
     parser.add_argument("--prompt-tokens", type=int, default=40)
@@ -208,9 +198,8 @@ def main() -> None:
 def compare(users: int, args: argparse.Namespace) -> None:
     """Prints the seconds of both ways."""
     torch.manual_seed(users)
-    fresh: Any = AutoModelForCausalLM.from_config(MODELS[args.model])  # type: ignore[no-untyped-call]
-    model = fresh.to(args.device)
-    packs = Packs(model.bfloat16() if args.device == "cuda" else model, users)
+    model = random_model(args.model, args.device)
+    packs = Packs(model, users)
     both = (packs.packed, packs.one_after_the_other)
     pairs, peaks = [], [0.0, 0.0]
     for _ in range(args.rounds + 1):

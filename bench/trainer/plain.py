@@ -21,9 +21,13 @@ Ids = Sequence[int]
 
 
 def main() -> None:
-    desk, todo = Desk(), task()
+    todo = task()
+    desk = Desk(todo.device)
     torch.set_num_threads(1)
-    model: Any = AutoModelForCausalLM.from_pretrained(todo.base, dtype=torch.float32)
+    on_cpu = todo.device == "cpu"
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        todo.base, dtype=torch.float32 if on_cpu else torch.bfloat16
+    ).to(todo.device)
     AutoTokenizer.from_pretrained(todo.base)  # unused; the others hold one too
     desk.loaded()
     model = PeftModel.from_pretrained(model, todo.adapter, is_trainable=True)
@@ -36,7 +40,8 @@ def main() -> None:
     for _ in range(todo.updates):
         desk.wait()
         with desk.timed():
-            loss = hint_loss(model, todo) if todo.loss == "opd" else kto_loss(model, todo)
+            with torch.autocast(todo.device, torch.bfloat16, enabled=not on_cpu):
+                loss = hint_loss(model, todo) if todo.loss == "opd" else kto_loss(model, todo)
             loss.backward()
             norm = torch.nn.utils.clip_grad_norm_(trained, numbers["grad_clip"])
             optimizer.step()
@@ -62,7 +67,8 @@ def kto_loss(model: Any, todo: Task) -> Tensor:
             with model.disable_adapter():
                 base_B = reply_logprobs(model, prompts, others)
             reference = (policy_B - base_B).mean().clamp(min=0)
-    sign_B = torch.tensor([1.0 if row["liked"] else -1.0 for row in todo.rows])
+    signs = [1.0 if row["liked"] else -1.0 for row in todo.rows]
+    sign_B = torch.tensor(signs, device=ratio_B.device)
     return (1 - torch.sigmoid(todo.settings["kto_beta"] * sign_B * (ratio_B - reference))).mean()
 
 
@@ -99,6 +105,7 @@ def forward(
         ids_BT[row, :end] = torch.tensor([*prompt, *reply])
         there_BT[row, :end] = 1
         said_BT[row, len(prompt) : end] = True
+    ids_BT, there_BT, said_BT = (each.to(model.device) for each in (ids_BT, there_BT, said_BT))
     logits_BTV = model(input_ids=ids_BT, attention_mask=there_BT, use_cache=False).logits
     return ids_BT, logits_BTV[:, :-1], said_BT[:, 1:]
 

@@ -25,9 +25,12 @@ from trl.experimental.sdft import SDFTConfig, SDFTTrainer
 
 
 def main() -> None:
-    desk, todo = Desk(), task()
+    todo = task()
+    desk = Desk(todo.device)
     torch.set_num_threads(1)
-    model = AutoModelForCausalLM.from_pretrained(todo.base, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(
+        todo.base, dtype=torch.float32 if todo.device == "cpu" else torch.bfloat16
+    ).to(todo.device)
     tokenizer = AutoTokenizer.from_pretrained(todo.base)
     desk.loaded()
     lora = LoraConfig.from_pretrained(todo.adapter)
@@ -79,8 +82,8 @@ def settings_of(todo: Task, folder: str) -> dict[str, Any]:
         "adam_beta2": numbers["beta2"],
         "weight_decay": 0.0,
         "max_grad_norm": numbers["grad_clip"],
-        "bf16": False,
-        "use_cpu": True,
+        "bf16": todo.device != "cpu",
+        "use_cpu": todo.device == "cpu",
         "logging_steps": 1,
         "save_strategy": "no",
         "report_to": "none",

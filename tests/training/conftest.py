@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,9 @@ from training.tiny import write_tiny
 from training.trainer import train
 from training.types import StepMetrics, TrainResult
 
+DEVICE = os.environ.get("TEST_DEVICE", "cpu")  # or "cuda": see CONTRIBUTING.md
+ATOL = 1e-7 if DEVICE == "cpu" else 2e-6  # of gradients: a GPU adds up in any order
+
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -31,8 +35,10 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def shared_base(tiny_folder: Path) -> Base:
-    """In fp32 on every machine: worked examples are exact. CPUs with bf16 would use that."""
-    return replace(load_base(tiny_folder, device="cpu"), autocast_dtype=None)
+    """In fp32 on every machine: worked examples are exact. Others would use bf16."""
+    base = load_base(tiny_folder, device="cpu")
+    base.model.to(DEVICE)
+    return replace(base, device=DEVICE, autocast_dtype=None)
 
 
 @pytest.fixture

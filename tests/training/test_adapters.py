@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rollouts.rendering import weights_hash
+from tests.training.conftest import DEVICE
 from training import adapters
 from training.adapters import (
     adapter_tensors,
@@ -29,7 +31,7 @@ from training.base import Base
 from training.config import TrainConfig
 from training.errors import AdapterInvalid
 
-IDS = torch.arange(40)[None]
+IDS = torch.arange(40, device=DEVICE)[None]
 
 
 @torch.no_grad()
@@ -130,11 +132,42 @@ def test_wearing_another_version_ends(model: PeftModel, saved: Path) -> None:
         assert torch.equal(logits_of(model), base_logits)
 
 
+def test_the_base_stays_worn_until_the_outer_one_ends(model: PeftModel) -> None:
+    shake(model)
+    own = logits_of(model)
+    with wearing(model, None):
+        base_logits = logits_of(model)
+        with wearing(model, None):
+            assert torch.equal(logits_of(model), base_logits)
+        assert torch.equal(logits_of(model), base_logits)
+    assert not torch.equal(own, base_logits)
+    assert torch.equal(logits_of(model), own)
+    assert all(tensor.requires_grad for tensor in adapter_tensors(model).values())
+
+
+@pytest.mark.parametrize(("free", "is_merged"), [(11, True), (10, False)])
+def test_a_gpu_merges_where_it_has_room_for_the_weights_twice(
+    model: PeftModel, monkeypatch: pytest.MonkeyPatch, free: int, is_merged: bool
+) -> None:
+    shake(model)
+    weights = [layer.get_base_layer().weight for layer in adapters._adapted(model)]
+    size = sum(weight.nbytes for weight in weights)
+    as_on_a_gpu = [SimpleNamespace(is_cuda=True, device="cuda", nbytes=size)]
+    room: Any = adapters._have_room
+    monkeypatch.setattr(adapters, "_have_room", lambda _: room(as_on_a_gpu))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free * size // 10, 0))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 3 * size)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 2 * size)
+    with merged(model):
+        inside = [layer.get_base_layer().weight for layer in adapters._adapted(model)]
+    assert all((one is not other) == is_merged for one, other in zip(weights, inside, strict=True))
+
+
 def test_the_model_is_what_was_saved(model: PeftModel, saved: Path) -> None:
     on_disk = load_file(saved / "adapter_model.safetensors")
     for name, tensor in adapter_tensors(model).items():
         assert on_disk[name].dtype == torch.bfloat16
-        assert torch.equal(on_disk[name].float(), tensor.detach())
+        assert torch.equal(on_disk[name].float(), tensor.detach().cpu())
 
 
 def test_a_saved_version_names_no_path_and_passes_its_own_check(

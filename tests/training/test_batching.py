@@ -61,31 +61,39 @@ def test_what_all_prompts_begin_with_stands_once() -> None:
     ],
 )
 def test_tokens_are_shared_when_it_is_worth_it(prompts: list[Sequence[int]], shared: int) -> None:
-    assert shared_length(prompts) == shared
+    assert shared_length(prompts, device="cpu") == shared
 
 
 def test_shared_tokens_count_once() -> None:
     items = [item(i, prompt=60, response=10) for i in range(4)]
     # 59 that all share, and four times the prompt's last and the reply
-    assert padded_size(items) == 59 + 4 * 11
-    assert len(micro_batches(items, max_tokens=59 + 4 * 11)) == 1
-    assert len(micro_batches(items, max_tokens=59 + 4 * 11 - 1)) == 2
+    assert padded_size(items, device="cpu") == 59 + 4 * 11
+    assert len(micro_batches(items, max_tokens=59 + 4 * 11, device="cpu")) == 1
+    assert len(micro_batches(items, max_tokens=59 + 4 * 11 - 1, device="cpu")) == 2
 
 
 def test_a_micro_batch_holds_at_most_so_many_padded_tokens() -> None:
     items = [item(i, prompt=10, response=5 * i) for i in range(1, 9)]
-    groups = micro_batches(items, max_tokens=100)
-    assert all(len(g) == 1 or padded_size(g) <= 100 for g in groups)
+    groups = micro_batches(items, max_tokens=100, device="cpu")
+    assert all(len(g) == 1 or padded_size(g, device="cpu") <= 100 for g in groups)
     assert sorted(i.sample_id for g in groups for i in g) == list(range(1, 9))
     assert len(groups) < 8
 
 
 def test_the_teachers_longer_prompt_counts() -> None:
-    assert len(micro_batches([item(1, 10, 10, 80), item(2, 10, 10, 80)], max_tokens=100)) == 2
+    items = [item(1, 10, 10, 80), item(2, 10, 10, 80)]
+    assert len(micro_batches(items, max_tokens=100, device="cpu")) == 2
+
+
+def test_a_gpu_takes_more_at_once_and_reads_no_beginning_apart() -> None:
+    items = [item(i, prompt=60, response=10) for i in range(4)]
+    assert padded_size(items, device="cuda") == 4 * 70
+    assert len(micro_batches(items, max_tokens=70, device="cuda")) == 1
+    assert len(micro_batches(items, max_tokens=69, device="cuda")) == 2
 
 
 def test_one_long_item_is_a_group_of_its_own() -> None:
-    groups = micro_batches([item(1, 500, 100), item(2, 5, 5)], max_tokens=512)
+    groups = micro_batches([item(1, 500, 100), item(2, 5, 5)], max_tokens=512, device="cpu")
     assert [[i.sample_id for i in g] for g in groups] == [[2], [1]]
 
 

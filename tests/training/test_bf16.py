@@ -12,12 +12,14 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
-from tests.training.conftest import job, samples
+from tests.training.conftest import DEVICE, job, samples
 from training import forward
 from training.adapters import merged
 from training.base import Base
 from training.config import TrainConfig
 from training.forward import response_hidden, response_logprobs
+
+on_cpu = pytest.mark.skipif(DEVICE != "cpu", reason="what a CPU alone does")
 
 
 @pytest.fixture
@@ -51,7 +53,7 @@ def both_ways(half: Base, model: PeftModel) -> list[list[Tensor]]:
     for arithmetic in (half.lowered, half.autocast):
         model.zero_grad()
         with arithmetic():
-            logits = model(input_ids=torch.arange(8)[None] + 5).logits.float()
+            logits = model(input_ids=torch.arange(8, device=DEVICE)[None] + 5).logits.float()
         if logits.requires_grad:
             logits.square().sum().backward()
         grads = [p.grad.clone() for p in model.parameters() if p.grad is not None]
@@ -59,6 +61,7 @@ def both_ways(half: Base, model: PeftModel) -> list[list[Tensor]]:
     return found
 
 
+@on_cpu
 def test_attention_by_plain_products_walks_back_alike(half: Base, model: PeftModel) -> None:
     for name, value in model.named_parameters():
         if "lora_B" in name:
@@ -82,6 +85,7 @@ def test_attention_by_plain_products_walks_back_alike(half: Base, model: PeftMod
     assert 0 < off < 2 * torchs_off < 0.1
 
 
+@on_cpu
 def test_a_policy_that_has_not_moved_has_its_teachers_numbers(half: Base, model: PeftModel) -> None:
     pairs = [([5, 6, 7], [8, 9, 10]), ([11, 12], [13])]
     with torch.no_grad(), model.disable_adapter(), seeing_attention(half) as seen:
@@ -90,6 +94,7 @@ def test_a_policy_that_has_not_moved_has_its_teachers_numbers(half: Base, model:
     assert torch.equal(response_hidden(half, model, pairs), teacher_NH)
 
 
+@on_cpu
 def test_attention_is_put_back_when_a_pass_fails(half: Base, model: PeftModel) -> None:
     with pytest.raises(IndexError):
         response_hidden(half, model, [([half.model.config.vocab_size], [5, 6])])
@@ -129,7 +134,7 @@ def test_the_exact_weights_stay_as_they_are(half: Base, model: PeftModel) -> Non
 
 
 def test_replies_are_sampled_from_merged_weights_rounded_once(half: Base, model: PeftModel) -> None:
-    ids = torch.arange(8)[None] + 5
+    ids = torch.arange(8, device=DEVICE)[None] + 5
     with torch.no_grad(), half.autocast():
         expected = model(input_ids=ids).logits.float()
         with merged(model, torch.bfloat16):

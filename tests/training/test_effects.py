@@ -9,7 +9,7 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
-from tests.training.conftest import job, make_sample
+from tests.training.conftest import DEVICE, job, make_sample
 from training.adapters import adapter_tensors
 from training.advantages import Baseline
 from training.base import Base
@@ -25,7 +25,7 @@ def test_a_hints_effect_on_each_token_is_that_of_plain_forward_passes(
     chance = torch.Generator().manual_seed(1)
     with torch.no_grad():  # a student that is not the base, as every version but the first has it
         for tensor in adapter_tensors(model).values():
-            tensor.add_(0.05 * torch.randn(tensor.shape, generator=chance))
+            tensor.add_(0.05 * torch.randn(tensor.shape, generator=chance).to(tensor.device))
     liked = make_sample(base, 3, hint=None, reward=1.0)
     given = [make_sample(base, 1), make_sample(base, 2, hint="Say a good deal more."), liked]
     expected = {
@@ -45,7 +45,7 @@ def plain_effects(base: Base, model: PeftModel, item: Item, boost: float) -> lis
     """log q - log pi of the reply's own tokens, each from the model's logits for one sequence."""
 
     def own_logits(prompt: tuple[int, ...]) -> Tensor:
-        ids = torch.tensor([[*prompt, *item.response_ids]])
+        ids = torch.tensor([[*prompt, *item.response_ids]], device=DEVICE)
         return model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
 
     student = own_logits(item.prompt_ids)

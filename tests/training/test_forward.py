@@ -53,10 +53,10 @@ def test_shared_tokens_change_neither_states_nor_gradients(
 ) -> None:
     away_from_the_base(model)
     pairs = pairs_of(base)
-    assert batching.shared_length([prompt for prompt, _ in pairs])
+    assert batching.shared_length([prompt for prompt, _ in pairs], device="cpu")
     once, gradients_once = states_and_gradients(base, model, pairs)
     monkeypatch.setattr(batching, "WORTH_SHARING", 10**9)
-    assert not batching.shared_length([prompt for prompt, _ in pairs])
+    assert not batching.shared_length([prompt for prompt, _ in pairs], device="cpu")
     each, gradients_each = states_and_gradients(base, model, pairs)
     torch.testing.assert_close(once, each, rtol=1e-5, atol=1e-5)
     assert len(gradients_once) == len(gradients_each) > 0
@@ -77,7 +77,7 @@ def test_the_teachers_passes_may_be_one(base: Base, model: PeftModel, config: Tr
         for number, (prompt, response) in enumerate(pairs_of(base))
     ]
     teacher = Teacher(base, model, config)
-    assert batching.shared_length([items[0].prompt_ids, items[0].teacher_prompt_ids])
+    assert batching.shared_length([items[0].prompt_ids, items[0].teacher_prompt_ids], device="cpu")
     for group in (items, items[:1]):  # apart, and in one
         ways = [[item.taught for item in group], [item.plain for item in group]]
         found = teacher._ways(*ways)

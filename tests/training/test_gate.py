@@ -11,7 +11,7 @@ from peft import PeftModel
 
 from rollouts.hints import prompted_messages
 from rollouts.types import Demonstration, Message
-from tests.training.conftest import make_sample, nothing
+from tests.training.conftest import DEVICE, make_sample, nothing
 from training.adapters import adapter_tensors, attach, detach, round_to_saved, save_version
 from training.base import Base, load_base
 from training.config import TrainConfig
@@ -144,7 +144,7 @@ def test_preference_is_the_gain_of_liked_over_disliked_per_token(
         """Mean log-prob per token of each reply, the plain way."""
         found = []
         for sample in held_back:
-            ids = torch.tensor([[*sample.prompt_ids, *sample.response_ids]])
+            ids = torch.tensor([[*sample.prompt_ids, *sample.response_ids]], device=DEVICE)
             with torch.no_grad():
                 rows = torch.log_softmax(model(input_ids=ids).logits[0], -1)
             start = len(sample.prompt_ids) - 1
@@ -394,7 +394,7 @@ def test_greedy_replies_are_the_models_own_argmax(base: Base, model: PeftModel) 
     (reply,) = sample_replies(
         base, model, [prompt], temperature=0.0, max_new_tokens=6, seed=0, check=nothing
     )
-    ids = torch.tensor([[*prompt, *reply.ids]])
+    ids = torch.tensor([[*prompt, *reply.ids]], device=DEVICE)
     with torch.no_grad():
         best = model(input_ids=ids).logits[0].argmax(-1)[len(prompt) - 1 : -1]
     assert tuple(best.tolist()) == reply.ids

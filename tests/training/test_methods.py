@@ -11,7 +11,7 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
-from tests.training.conftest import items_of, job, make_sample, samples
+from tests.training.conftest import ATOL, DEVICE, items_of, job, make_sample, samples
 from tests.training.test_trainer import gradients, weights
 from training.adapters import adapter_tensors, snapshot, wearing
 from training.advantages import distillation_advantages
@@ -35,16 +35,16 @@ def with_method(config: TrainConfig, method: str, **more: object) -> TrainConfig
 
 def walk_away(model: PeftModel, far: float = 0.1) -> None:
     """The adapter leaves the base, so that anchors and log-ratios are not 0."""
-    torch.manual_seed(5)
+    chance = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for tensor in adapter_tensors(model).values():
-            tensor.add_(far * torch.randn_like(tensor))
+            tensor.add_(far * torch.randn(tensor.shape, generator=chance).to(tensor.device))
 
 
 def same(found: Sequence[Tensor], wanted: Sequence[Tensor], rtol: float = 1e-4) -> None:
     assert max(float(w.abs().max()) for w in wanted) > 1e-5
     for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other, rtol=rtol, atol=1e-7)
+        torch.testing.assert_close(one, other, rtol=rtol, atol=ATOL)
 
 
 # The estimators of a hint's lesson
@@ -337,9 +337,9 @@ def test_what_no_hint_teaches_is_anchored_to_the_base_whoever_the_teacher(
 
 def grad_logprobs(base: Base, model: PeftModel, item: Item) -> Tensor:
     """log pi of the item's reply with a graph, (T,), by a plain forward pass."""
-    ids = torch.tensor([[*item.prompt_ids, *item.response_ids]])
+    ids = torch.tensor([[*item.prompt_ids, *item.response_ids]], device=DEVICE)
     rows = model(input_ids=ids).logits[0, len(item.prompt_ids) - 1 : -1]
-    return token_logprobs(rows, torch.tensor(list(item.response_ids)))
+    return token_logprobs(rows, torch.tensor(list(item.response_ids), device=DEVICE))
 
 
 def taken_gradients(model: PeftModel) -> list[Tensor]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.training.conftest import DEVICE
 from training.adapters import adapter_tensors, attach, detach, save_version
 from training.base import Base
 from training.config import TrainConfig
@@ -26,7 +27,7 @@ def test_the_probe_holds_what_the_saved_version_says(
     assert set(probe) == {"prompt_ids", "response_ids", "adapter_logprobs", "base_logprobs"}
 
     def scored(answering: torch.nn.Module) -> list[float]:
-        ids = torch.tensor([probe["prompt_ids"] + probe["response_ids"]])
+        ids = torch.tensor([probe["prompt_ids"] + probe["response_ids"]], device=DEVICE)
         with torch.no_grad():
             rows = torch.log_softmax(answering(input_ids=ids).logits[0].float(), -1)
         start = len(probe["prompt_ids"]) - 1

@@ -10,7 +10,7 @@ import torch
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 
-from tests.training.conftest import nothing
+from tests.training.conftest import DEVICE, nothing
 from training.adapters import adapter_tensors, round_to_saved, save_version, scale, snapshot
 from training.base import Base
 from training.config import TrainConfig
@@ -25,7 +25,7 @@ PROMPTS = ("one?", "two?", "three?")
 def shake(model: PeftModel, size: float) -> None:
     generator = torch.Generator().manual_seed(1)
     for tensor in adapter_tensors(model).values():
-        tensor.add_(torch.randn(tensor.shape, generator=generator) * size)
+        tensor.add_(torch.randn(tensor.shape, generator=generator).to(tensor.device) * size)
 
 
 def allowing(base: Base, model: PeftModel, config: TrainConfig, share: float) -> TrainConfig:
@@ -70,7 +70,7 @@ def test_a_version_beyond_the_limit_is_moved_back_until_it_passes(
 def teach_to_repeat(base: Base, model: PeftModel, *, steps: int) -> None:
     reply = base.encode("la" * 12)
     pairs = [(base.render(asked(prompt)), reply) for prompt in PROMPTS]
-    targets_N = torch.tensor([*reply] * len(PROMPTS))
+    targets_N = torch.tensor([*reply] * len(PROMPTS), device=DEVICE)
     optimizer = torch.optim.Adam(list(adapter_tensors(model).values()), lr=0.02)
     for _ in range(steps):
         logits_NV = logits(base, response_hidden(base, model, pairs))

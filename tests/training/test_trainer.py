@@ -12,7 +12,7 @@ from peft import PeftModel
 from torch import Tensor
 
 from rollouts.hints import NOTE
-from tests.training.conftest import hinted_kl, items_of, job, make_sample, samples
+from tests.training.conftest import ATOL, DEVICE, hinted_kl, items_of, job, make_sample, samples
 from training.adapters import adapter_tensors, attach, detach
 from training.advantages import Baseline
 from training.base import Base
@@ -53,7 +53,7 @@ def test_a_job_lowers_the_kl_under_the_hints(
 
 
 def test_a_boost_goes_further_the_way_the_hint_moved_the_logits(base: Base) -> None:
-    hinted, plain = torch.randn(3, 32), torch.randn(3, 32)
+    hinted, plain = torch.randn(2, 3, 32).to(DEVICE)
     z_h, z_p = logits(base, hinted), logits(base, plain)
     expected = z_h + 0.5 * (z_h - z_p)
     assert torch.allclose(logits(base, boosted(hinted, plain, boost=0.5)), expected, atol=1e-4)
@@ -212,7 +212,7 @@ def test_micro_batches_do_not_change_the_gradient(
         group_backward(base, model, [item], teacher, config=config, counts=counts)
     apart = [t.grad for t in adapter_tensors(model).values() if t.grad is not None]
     for one, other in zip(together, apart, strict=True):
-        assert torch.allclose(one, other, atol=1e-6)
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=10 * ATOL)
 
 
 @pytest.mark.parametrize("hint", [" ", NOTE])
@@ -311,7 +311,7 @@ def test_a_cancel_ends_the_run_wherever_it_comes(
 def test_a_cancel_between_sampled_tokens_leaves_the_base_as_it_was(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
-    ids = torch.arange(20)[None]
+    ids = torch.arange(20, device=DEVICE)[None]
     before = base.model.get_output_embeddings().weight.data_ptr()
     with model.disable_adapter(), torch.no_grad():
         expected = model(input_ids=ids).logits
