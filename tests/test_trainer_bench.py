@@ -23,7 +23,8 @@ def test_an_update_is_one_step_whatever_the_defaults_are(
     rows = [{"response_ids": [1] * 64}] * 8
     here = Path()
     todo = Task(
-        loss=loss, variant="", device="cpu", base=here, adapter=here, updates=1, rows=rows,
+        loss=loss, variant="", device="cpu", precision="fp32", base=here, adapter=here,
+        updates=1, rows=rows,
         settings={**NUMBERS, "kto_beta": 0.1},
     )  # fmt: skip
     config = config_of(todo)

@@ -30,7 +30,8 @@ class Task:
 
     loss: str  # "kto", "apo_zero_unpaired" or "opd"
     variant: str
-    device: str  # "cpu", all in fp32; or "cuda", frozen weights and products in bf16
+    device: str  # "cpu" or "cuda"; on that one the frozen weights are in bf16
+    precision: str  # of products: "fp32" or "bf16"
     base: Path
     adapter: Path  # where all start from
     updates: int
@@ -43,6 +44,7 @@ def task() -> Task:
     parser.add_argument("--loss", required=True)
     parser.add_argument("--variant", default="")
     parser.add_argument("--device", required=True)
+    parser.add_argument("--precision", required=True)
     parser.add_argument("--base", type=Path, required=True)
     parser.add_argument("--adapter", type=Path, required=True)
     parser.add_argument("--batch", type=Path, required=True)

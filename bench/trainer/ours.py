@@ -14,6 +14,8 @@ from pathlib import Path
 from bench.trainer.contestant import Desk, Task, task  # first: it sets the threads
 
 # isort: split
+import torch
+
 from bench.trainer.batch import sample_of
 from rollouts.types import Sample
 from training.adapters import attach
@@ -29,8 +31,8 @@ def main() -> None:
     todo = task()
     desk = Desk(todo.device)
     base = load_base(todo.base, device=todo.device, threads=1)
-    if todo.device == "cpu":
-        base = replace(base, autocast_dtype=None)  # fp32, as theirs
+    low = torch.bfloat16 if todo.precision == "bf16" else None  # as theirs
+    base = replace(base, autocast_dtype=low)
     desk.loaded()
     config = config_of(todo)
     model = attach(base, config, todo.adapter)

@@ -24,9 +24,9 @@ def main() -> None:
     todo = task()
     desk = Desk(todo.device)
     torch.set_num_threads(1)
-    on_cpu = todo.device == "cpu"
+    is_low = todo.precision == "bf16"
     model: Any = AutoModelForCausalLM.from_pretrained(
-        todo.base, dtype=torch.float32 if on_cpu else torch.bfloat16
+        todo.base, dtype=torch.float32 if todo.device == "cpu" else torch.bfloat16
     ).to(todo.device)
     AutoTokenizer.from_pretrained(todo.base)  # unused; the others hold one too
     desk.loaded()
@@ -40,7 +40,7 @@ def main() -> None:
     for _ in range(todo.updates):
         desk.wait()
         with desk.timed():
-            with torch.autocast(todo.device, torch.bfloat16, enabled=not on_cpu):
+            with torch.autocast(todo.device, torch.bfloat16, enabled=is_low):
                 loss = hint_loss(model, todo) if todo.loss == "opd" else kto_loss(model, todo)
             loss.backward()
             norm = torch.nn.utils.clip_grad_norm_(trained, numbers["grad_clip"])

@@ -82,7 +82,7 @@ def settings_of(todo: Task, folder: str) -> dict[str, Any]:
         "adam_beta2": numbers["beta2"],
         "weight_decay": 0.0,
         "max_grad_norm": numbers["grad_clip"],
-        "bf16": todo.device != "cpu",
+        "bf16": todo.precision == "bf16",
         "use_cpu": todo.device == "cpu",
         "logging_steps": 1,
         "save_strategy": "no",
