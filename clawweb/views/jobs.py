@@ -103,7 +103,10 @@ FAILURES = (
 )
 
 METHOD_WORDS = {
-    "combine": _("hints by distillation, every thumb by reward; thumbs alone by KTO"),
+    "combine": _(
+        "hints by distillation, every thumb by reward; by KTO thumbs alone, and all beside several"
+        " wishes"
+    ),
     "opd": _("hints by distillation, other thumbs by reward; thumbs alone by KTO"),
     "binary": _("thumbs by reward, hints left aside"),
     "kto": _("thumbs by KTO, hints left aside"),

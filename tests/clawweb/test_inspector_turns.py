@@ -239,3 +239,15 @@ def test_a_very_long_message_is_folded(as_alice: Client, alice: User) -> None:
         turn = make_turn(alice, words)
         page = as_alice.get(page_of(turn)).content.decode()
         assert (f'id="{turn.public_id}-words"' in page) is folded
+
+
+@pytest.mark.parametrize(
+    ("reply", "state", "who"),
+    [("", "failed", False), ("half a", "failed", True), ("", "complete", True)],
+)
+def test_nobody_is_said_to_have_given_a_reply_that_never_came(
+    as_alice: Client, alice: User, reply: str, state: str, who: bool
+) -> None:
+    turn = make_turn(alice, reply=reply, state=state, error="The model server was away.")
+    page = as_alice.get(f"/parts/turns/{turn.public_id}/").content.decode()
+    assert ('<span class="chip">base model</span>' in page) is who
