@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -143,24 +142,6 @@ def test_the_base_stays_worn_until_the_outer_one_ends(model: PeftModel) -> None:
     assert not torch.equal(own, base_logits)
     assert torch.equal(logits_of(model), own)
     assert all(tensor.requires_grad for tensor in adapter_tensors(model).values())
-
-
-@pytest.mark.parametrize(("free", "is_merged"), [(11, True), (10, False)])
-def test_a_gpu_merges_where_it_has_room_for_the_weights_twice(
-    model: PeftModel, monkeypatch: pytest.MonkeyPatch, free: int, is_merged: bool
-) -> None:
-    shake(model)
-    weights = [layer.get_base_layer().weight for layer in adapters._adapted(model)]
-    size = sum(weight.nbytes for weight in weights)
-    as_on_a_gpu = [SimpleNamespace(is_cuda=True, device="cuda", nbytes=size)]
-    room: Any = adapters._have_room
-    monkeypatch.setattr(adapters, "_have_room", lambda _: room(as_on_a_gpu))
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free * size // 10, 0))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 3 * size)
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 2 * size)
-    with merged(model):
-        inside = [layer.get_base_layer().weight for layer in adapters._adapted(model)]
-    assert all((one is not other) == is_merged for one, other in zip(weights, inside, strict=True))
 
 
 def test_the_model_is_what_was_saved(model: PeftModel, saved: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -14,8 +15,8 @@ from torch import Tensor
 
 from tests.training.conftest import DEVICE, job, samples
 from training import forward
-from training.adapters import merged
-from training.base import Base
+from training.adapters import attach, merged, wearing
+from training.base import Base, load_base
 from training.config import TrainConfig
 from training.forward import response_hidden, response_logprobs
 
@@ -141,6 +142,30 @@ def test_replies_are_sampled_from_merged_weights_rounded_once(half: Base, model:
             assert half.model.get_output_embeddings().weight.dtype == torch.bfloat16
             found = model(input_ids=ids).logits.float()
     assert (found - expected).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_what_an_adapter_adds_survives_the_rounding_for_samples(
+    tiny_folder: Path, config: TrainConfig, stored: torch.dtype
+) -> None:
+    """Checkpoints are in bf16, so that whatever is less than half a step of it would round away."""
+    half = replace(load_base(tiny_folder, device="cpu"), autocast_dtype=torch.bfloat16)
+    half.model.to(torch.bfloat16).to(stored)
+    model = attach(half, config, None)
+    torch.manual_seed(0)
+    for name, value in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(value, std=0.001)
+    ids = torch.arange(200)[None] + 5
+    with torch.no_grad(), half.autocast():
+        own = model(input_ids=ids).logits.float()
+        with wearing(model, None):
+            of_base = model(input_ids=ids).logits.float()
+        with merged(model, torch.bfloat16):
+            sampled = model(input_ids=ids).logits.float()
+    added, survived = own - of_base, sampled - of_base
+    share = (survived * added).sum() / (added * added).sum()
+    assert 0.85 < share < 1.15  # 0.6 when the sum was rounded
 
 
 def test_a_step_moves_the_adapter(half: Base, model: PeftModel, config: TrainConfig) -> None:
