@@ -271,7 +271,8 @@ def _adding(layer: Any) -> Any:
 
     def added(_: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor:
         with torch.autocast(output.device.type, enabled=False):
-            return output + (args[0].to(a_IR.dtype) @ a_IR @ b_RO).to(output.dtype)
+            more: Tensor = args[0].to(a_IR.dtype) @ a_IR @ b_RO
+            return output + more.to(output.dtype)
 
     return layer.get_base_layer().register_forward_hook(added)
 
