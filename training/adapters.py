@@ -243,10 +243,11 @@ def merged(model: PeftModel, low: torch.dtype | None = None) -> Iterator[None]:
     """
     layers = _adapted(model)
     head: Any = model.get_base_model().get_output_embeddings()  # type: ignore[operator]
+    low = low or head.weight.dtype
     worn = [layer for layer in layers if not layer.disable_adapters]
     modules = [head, *(layer.get_base_layer() for layer in layers)]
     with torch.no_grad():
-        if low is not None:
+        if low != torch.float32:
             weights = {m: m.weight.to(low) for m in modules if m.weight.dtype != low}
         else:
             weights = {module: module.weight for module in modules}
@@ -254,7 +255,7 @@ def merged(model: PeftModel, low: torch.dtype | None = None) -> Iterator[None]:
                 module = layer.get_base_layer()
                 weights[module] = module.weight + layer.get_delta_weight("default")
             weights = {module: weight.t().contiguous().t() for module, weight in weights.items()}
-    hooks = [] if low is None else [_adding(layer) for layer in worn]
+    hooks = [_adding(layer) for layer in worn if low != torch.float32]
     try:
         with standing_in(weights), _bare(model):
             yield

@@ -61,7 +61,7 @@ class TrainConfig:
     train_seconds: float = 120.0  # nothing but rated replies' first pass ends later
     kl_full_share: float = 0.5  # of the hints' whole effect; below it steps shrink with the KL
     kl_stop: float = 0.01  # nats per token under the hints: learned, so stop
-    micro_batch_tokens: int = 512  # padded tokens held at once; bounds memory
+    micro_batch_tokens: int = 512  # padded tokens held at once, on a GPU 4 times; bounds memory
     max_tokens: int = 1024  # prompt plus reply; longer samples are dropped as too_long
     max_version_age: int = 3  # older samples are dropped as stale; ART, TRL drop at 4
 

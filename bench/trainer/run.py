@@ -130,6 +130,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="timed updates of each contestant")
     parser.add_argument("--out", type=Path, help="results/DEVICE-PRECISION.json if not said")
     args = parser.parse_args()
+    if args.device == "cuda" and args.precision == "fp32":
+        parser.error("on a GPU the base is in bf16, and so are its products")
     if not args.python:
         make_trl_venv()
     args.base = args.base or default_base()
@@ -240,13 +242,15 @@ def machine(device: str, python: Path) -> Facts:
     """What it ran on, and by which versions `python` has."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     names = [line.split(": ", 1)[1] for line in lines if line.startswith("model name")]
-    asked = f"from importlib.metadata import version\nfor n in {PACKAGES}: print(n, version(n))"
+    asked = "import platform; from importlib.metadata import version\n"
+    asked += (
+        f"print('python', platform.python_version())\nfor n in {PACKAGES}: print(n, version(n))"
+    )
     found = subprocess.run([python, "-c", asked], check=True, capture_output=True, text=True)
     facts = {
         "cpu": names[0] if names else platform.machine(),
         "cores": os.cpu_count(),
         "date": date.today().isoformat(),
-        "python": platform.python_version(),
         "packages": found.stdout.splitlines(),
     }
     if device == "cuda":
