@@ -60,6 +60,8 @@ def test_a_row_of_another_recipe_than_todays_is_not_done(tmp_path: Path) -> None
     shown = row_of("opd-shown", made_with={**now, "config": older})
     assert done_cells(written(path, shown)) == []
     assert done_cells(written(path, row_of(made_with={**now, "trainer": 0}))) == []
+    first = row_of(made_with={**now, "trainer": 1})
+    assert done_cells(written(path, first)) == [first]
     del older["kto_beside"]  # nor was that, which is nothing but to one person
     early = [row_of(person=who, made_with={**now, "config": older}) for who in ("recipes", "asks")]
     assert done_cells(written(path, *early)) == early[1:]

@@ -7,7 +7,7 @@ from typing import Any
 from bench.personas.aims import aims
 from bench.personas.questions import HELD_OUT
 from bench.personas.recipes import SERVED
-from bench.personas.report import beside, table
+from bench.personas.report import arithmetic, beside, table
 from bench.personas.rows import DEFAULT
 from tests.test_personas_report import row_of, thumbed
 
@@ -72,3 +72,14 @@ def test_the_default_stands_beside_its_rival_pair_by_pair() -> None:
     rows += [end("opd", seed, theirs) for seed, (_, theirs) in enumerate(pairs)]
     assert "| 16 | 2 | +0.200 ± 0.100 |" in "\n".join(beside(rows))
     assert beside(rows[:3]) == []
+
+
+def test_rows_whose_samples_had_lost_a_part_of_their_version_are_counted() -> None:
+    trained = row_of() | {"updates": [{"seconds": 1.0}]}
+    exact, lossy = trained | {"dtype": "fp32"}, trained | {"dtype": "bf16"}
+    newer = lossy | {"made_with": {"trainer": 2}}
+    assert arithmetic([exact, exact]) == []
+    (said,) = arithmetic([exact, lossy, newer])
+    assert "2 in bf16, 1 in fp32. Of those in bf16 1 sampled re-answers from less" in said
+    (said,) = arithmetic([exact, newer])
+    assert said == "Rows were trained in mixed arithmetic: 1 in bf16, 1 in fp32."

@@ -100,7 +100,14 @@ def arithmetic(cells: Cells) -> list[str]:
     if len(found) < 2:
         return []
     shares = ", ".join(f"{count} in {name}" for name, count in sorted(found.items()))
-    return [f"Rows were trained in mixed arithmetic: {shares}."]
+    older = sum(
+        cell.get("dtype") == "bf16" and cell.get("made_with", {}).get("trainer", 1) == 1
+        for cell in cells
+        if cell["updates"]
+    )
+    lossy = f" Of those in bf16 {older} sampled re-answers from less than they had learned"
+    said = f"{lossy} (docs/LOG.md, Rounding to bf16 once)." if older else ""
+    return [f"Rows were trained in mixed arithmetic: {shares}.{said}"]
 
 
 def means(cells: Cells, turns: Sequence[int]) -> list[list[str]]:
