@@ -80,6 +80,6 @@ def test_rows_whose_samples_had_lost_a_part_of_their_version_are_counted() -> No
     newer = lossy | {"made_with": {"trainer": 2}}
     assert arithmetic([exact, exact]) == []
     (said,) = arithmetic([exact, lossy, newer])
-    assert "2 in bf16, 1 in fp32. Of those in bf16 1 sampled re-answers from less" in said
+    assert "2 in bf16, 1 in fp32. Of those in bf16 1 were sampled from with less" in said
     (said,) = arithmetic([exact, newer])
     assert said == "Rows were trained in mixed arithmetic: 1 in bf16, 1 in fp32."

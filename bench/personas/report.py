@@ -105,7 +105,7 @@ def arithmetic(cells: Cells) -> list[str]:
         for cell in cells
         if cell["updates"]
     )
-    lossy = f" Of those in bf16 {older} sampled re-answers from less than they had learned"
+    lossy = f" Of those in bf16 {older} were sampled from with less than they had learned"
     said = f"{lossy} (docs/LOG.md, Rounding to bf16 once)." if older else ""
     return [f"Rows were trained in mixed arithmetic: {shares}.{said}"]
 
