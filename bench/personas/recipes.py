@@ -164,7 +164,6 @@ RECIPES = {
         recipe("combine-fours", method="combine", batch=4),  # a version after every fourth rating
         recipe("combine-corrected", method="combine", corrects=True),
         recipe("combine-thumbless", method="combine", kto_beside=0),
-        recipe("combine-thumbs-longer", method="combine", thumbs_epochs=4),
         recipe("combine-liked", method="combine", liked_weight=1.0, kto_beside=0),  # held
         recipe("combine-liked-firmly", method="combine", liked_weight=4.0, kto_beside=0),
         recipe("combine-unboosted", method="combine", **UNBOOSTED, kto_beside=0),
