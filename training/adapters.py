@@ -244,24 +244,32 @@ def merged(model: PeftModel, low: torch.dtype | None = None) -> Iterator[None]:
     layers = _adapted(model)
     head: Any = model.get_base_model().get_output_embeddings()  # type: ignore[operator]
     low = low or head.weight.dtype
-    worn = [layer for layer in layers if not layer.disable_adapters]
-    modules = [head, *(layer.get_base_layer() for layer in layers)]
+    hooks: list[Any] = []
     with torch.no_grad():
-        if low != torch.float32:
-            weights = {m: m.weight.to(low) for m in modules if m.weight.dtype != low}
+        if low == torch.float32:
+            weights = {head: _by_columns(head.weight)}
+            weights |= {layer.get_base_layer(): _by_columns(_summed(layer)) for layer in layers}
         else:
-            weights = {module: module.weight for module in modules}
-            for layer in worn:
-                module = layer.get_base_layer()
-                weights[module] = module.weight + layer.get_delta_weight("default")
-            weights = {module: weight.t().contiguous().t() for module, weight in weights.items()}
-    hooks = [_adding(layer) for layer in worn if low != torch.float32]
+            modules = [head, *(layer.get_base_layer() for layer in layers)]
+            weights = {m: m.weight.to(low) for m in modules if m.weight.dtype != low}
+            hooks = [_adding(layer) for layer in layers if not layer.disable_adapters]
     try:
         with standing_in(weights), _bare(model):
             yield
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _summed(layer: Any) -> Tensor:
+    """W + (alpha/r) B A; W alone where the adapter is switched off."""
+    weight: Tensor = layer.get_base_layer().weight
+    return weight if layer.disable_adapters else weight + layer.get_delta_weight("default")
+
+
+def _by_columns(weight: Tensor) -> Tensor:
+    """A copy that is stored column by column."""
+    return weight.t().contiguous().t()
 
 
 def _adding(layer: Any) -> Any:

@@ -119,14 +119,14 @@ def shared_length(prompts: Sequence[Sequence[int]], *, device: str) -> int:
     return same if same * (len(prompts) - 1) >= worth else 0
 
 
-def micro_batches(items: Sequence[Item], *, max_tokens: int, device: str) -> list[list[Item]]:
+def micro_batches(items: Sequence[Item], config: TrainConfig, device: str) -> list[list[Item]]:
     """Cut into groups whose padded size (what all share, and rows x the rest of the longest) is at
-    most `max_tokens`, on a GPU GPU_BATCH times that.
+    most `micro_batch_tokens`, on a GPU GPU_BATCH times that.
 
     Items of like length share a group, so that little is padding. One item that is longer than
-    `max_tokens` by itself is a group of its own.
+    that by itself is a group of its own.
     """
-    most = max_tokens if device == "cpu" else GPU_BATCH * max_tokens
+    most = config.micro_batch_tokens * (1 if device == "cpu" else GPU_BATCH)
     groups: list[list[Item]] = []
     for item in sorted(items, key=lambda item: item.length):
         if groups and padded_size([*groups[-1], item], device=device) <= most:

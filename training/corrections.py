@@ -40,7 +40,7 @@ def correction_backward(
         if item.correction_ids
     ]
     sums = StepSums(corrected_tokens=sum(len(item.response_ids) for item in said))
-    for group in micro_batches(said, max_tokens=config.micro_batch_tokens, device=base.device):
+    for group in micro_batches(said, config, base.device):
         check()
         plain = [item.plain for item in group]
         share = config.correction_weight / sums.corrected_tokens

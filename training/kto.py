@@ -50,7 +50,7 @@ def kto_backward(
         reference = _reference(base, model, items, config, check, known)
     liked_weight, disliked_weight = weights
     total = 0.0
-    for group in micro_batches(items, max_tokens=config.micro_batch_tokens, device=base.device):
+    for group in micro_batches(items, config, base.device):
         check()
         hidden_NH = _hidden(base, model, group)
         policy_N, slope_NH = _logprobs_and_slopes(base, hidden_NH, _targets(base, group))
@@ -172,9 +172,7 @@ def _reference(
 ) -> float:
     """z = max(0, mean r of the mismatched replies)."""
     ratios: list[Tensor] = []
-    for group in micro_batches(
-        mismatched(items), max_tokens=config.micro_batch_tokens, device=base.device
-    ):
+    for group in micro_batches(mismatched(items), config, base.device):
         check()
         policy_N = _logprobs(base, _hidden(base, model, group), group)
         ratios.append(_sums(policy_N - _base_logprobs(base, model, group, known), group))

@@ -40,7 +40,7 @@ class Liked:
         self._items = liked if config.liked_weight else []
         self._share = len(liked) / len(items) if liked else 0.0
         self._before: dict[int, Tensor] = {}  # (T, H) by sample id
-        for group in self._micro_batches(self._items):
+        for group in micro_batches(self._items, config, base.device):
             check()
             with torch.no_grad():
                 before_NH = response_hidden(base, model, [item.plain for item in group])
@@ -61,14 +61,10 @@ class Liked:
         chosen = [self._items[(step * count + i) % len(self._items)] for i in range(count)]
         weight = self._config.liked_weight * self._share
         share = weight / sum(len(item.response_ids) for item in chosen)
-        for group in self._micro_batches(chosen):
+        for group in micro_batches(chosen, self._config, self._base.device):
             self._check()
             sums.loss += self._group_backward(group, share)
         return sums
-
-    def _micro_batches(self, items: Sequence[Item]) -> list[list[Item]]:
-        most = self._config.micro_batch_tokens
-        return micro_batches(items, max_tokens=most, device=self._base.device)
 
     def _group_backward(self, group: Sequence[Item], share: float) -> float:
         before_NH = torch.cat([self._before[item.sample_id] for item in group])

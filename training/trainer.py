@@ -178,10 +178,6 @@ class _Run:
         """Whether what begins now would end after the time that a job has."""
         return now - self.started + self.longest_step > self.config.train_seconds
 
-    def micro_batches(self, items: Sequence[Item]) -> list[list[Item]]:
-        most = self.config.micro_batch_tokens
-        return micro_batches(items, max_tokens=most, device=self.base.device)
-
     @property
     def parameters(self) -> list[Tensor]:
         return list(self.optimizer.param_groups[0]["params"])
@@ -233,7 +229,7 @@ def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> lis
     if not run.config.measures_effects:
         return items
     hinted = [item for item in items if item.is_hinted]
-    for group in run.micro_batches(hinted):
+    for group in micro_batches(hinted, run.config, run.base.device):
         run.check()
         for item, effect in zip(group, run.teacher.effects(group), strict=True):
             effects[item.sample_id] = effect
@@ -389,7 +385,7 @@ def _backward(run: _Run, items: Sequence[Item]) -> StepSums:
     counts = counts_of(items, run.config)
     sums = correction_backward(run.base, run.model, items, run.config, run.check)
     sums += run.liked.backward(run.step)
-    for group in run.micro_batches(items):
+    for group in micro_batches(items, run.config, run.base.device):
         run.check()
         teacher_NH = run.teacher.hidden(group)
         sums += group_backward(

@@ -70,7 +70,8 @@ def is_present(row: dict[str, Any]) -> bool:
     before = {"corrects": recipe.learns == "sft", "trainer": 1}
     before |= {"at_once": False, "as_served": False}
     now, then = made_with(recipe), {**before, **row["made_with"]}
-    then["trainer"] = now["trainer"] if then["trainer"] == 1 else then["trainer"]
+    if then["trainer"] == 1:
+        then["trainer"] = now["trainer"]
     default = json.loads(TrainConfig().to_json())
     # Nobody else who has several wishes liked enough replies for KTO beside the hints.
     would = recipe.config.method == "combine" and row["person"] == "recipes"

@@ -89,7 +89,7 @@ class Contestant:
         )
         return cls(name, process, log)
 
-    def is_ready(self) -> None:
+    def wait_until_ready(self) -> None:
         self.loaded_mib = self.hear()["loaded_mib"]
 
     def update(self) -> None:
@@ -184,7 +184,7 @@ def case(args: argparse.Namespace, folder: Path, loss: str, shape: str) -> Facts
     running = [Contestant.started(name, told, folder, args.python) for name in names]
     try:
         for contestant in running:
-            contestant.is_ready()
+            contestant.wait_until_ready()
         for _ in range(1 + args.rounds):
             for contestant in running:
                 contestant.update()

@@ -13,6 +13,7 @@ from training.batching import (
     padded_size,
     shared_length,
 )
+from training.config import TrainConfig
 
 
 def item(number: int, prompt: int, response: int, teacher: int | None = None) -> Item:
@@ -23,6 +24,10 @@ def item(number: int, prompt: int, response: int, teacher: int | None = None) ->
         teacher_prompt_ids=(1,) * (teacher or prompt),
         is_hinted=True,
     )
+
+
+def cut_at(tokens: int) -> TrainConfig:
+    return TrainConfig(micro_batch_tokens=tokens)
 
 
 def test_padding_goes_right_and_positions_predict_the_next_token() -> None:
@@ -68,13 +73,13 @@ def test_shared_tokens_count_once() -> None:
     items = [item(i, prompt=60, response=10) for i in range(4)]
     # 59 that all share, and four times the prompt's last and the reply
     assert padded_size(items, device="cpu") == 59 + 4 * 11
-    assert len(micro_batches(items, max_tokens=59 + 4 * 11, device="cpu")) == 1
-    assert len(micro_batches(items, max_tokens=59 + 4 * 11 - 1, device="cpu")) == 2
+    assert len(micro_batches(items, cut_at(59 + 4 * 11), device="cpu")) == 1
+    assert len(micro_batches(items, cut_at(59 + 4 * 11 - 1), device="cpu")) == 2
 
 
 def test_a_micro_batch_holds_at_most_so_many_padded_tokens() -> None:
     items = [item(i, prompt=10, response=5 * i) for i in range(1, 9)]
-    groups = micro_batches(items, max_tokens=100, device="cpu")
+    groups = micro_batches(items, cut_at(100), device="cpu")
     assert all(len(g) == 1 or padded_size(g, device="cpu") <= 100 for g in groups)
     assert sorted(i.sample_id for g in groups for i in g) == list(range(1, 9))
     assert len(groups) < 8
@@ -82,18 +87,18 @@ def test_a_micro_batch_holds_at_most_so_many_padded_tokens() -> None:
 
 def test_the_teachers_longer_prompt_counts() -> None:
     items = [item(1, 10, 10, 80), item(2, 10, 10, 80)]
-    assert len(micro_batches(items, max_tokens=100, device="cpu")) == 2
+    assert len(micro_batches(items, cut_at(100), device="cpu")) == 2
 
 
 def test_a_gpu_takes_more_at_once_and_reads_no_beginning_apart() -> None:
     items = [item(i, prompt=60, response=10) for i in range(4)]
     assert padded_size(items, device="cuda") == 4 * 70
-    assert len(micro_batches(items, max_tokens=70, device="cuda")) == 1
-    assert len(micro_batches(items, max_tokens=69, device="cuda")) == 2
+    assert len(micro_batches(items, cut_at(70), device="cuda")) == 1
+    assert len(micro_batches(items, cut_at(69), device="cuda")) == 2
 
 
 def test_one_long_item_is_a_group_of_its_own() -> None:
-    groups = micro_batches([item(1, 500, 100), item(2, 5, 5)], max_tokens=512, device="cpu")
+    groups = micro_batches([item(1, 500, 100), item(2, 5, 5)], cut_at(512), device="cpu")
     assert [[i.sample_id for i in g] for g in groups] == [[2], [1]]
 
 
