@@ -13,10 +13,9 @@ from bench.personas.aims import aims
 from bench.personas.curves import curves, write_png
 from bench.personas.people import PEOPLE
 from bench.personas.questions import HERE
-from bench.personas.recipes import RECIPES, made_with
 from bench.personas.report import sooner, table, three
 from bench.personas.rows import DEFAULT, base_share, longest
-from bench.personas.run import asked_for, done_cells, first_evals, is_done
+from bench.personas.run import asked_for, done_cells, first_evals
 from bench.personas.stages import (
     FIRST_PEOPLE,
     best_methods,
@@ -46,35 +45,6 @@ def test_a_cell_that_ran_again_with_more_turns_counts_once(tmp_path: Path) -> No
     found = longest(done_cells(written(tmp_path / "cells.jsonl", *rows)))
     assert found == [row_of(turns=64), row_of(seed=1, three=5)]
     assert f"| short | {DEFAULT} | 2 |" in table(found)
-
-
-def test_a_row_of_another_recipe_than_todays_is_not_done(tmp_path: Path) -> None:
-    now = made_with(RECIPES[DEFAULT])
-    path = tmp_path / "cells.jsonl"
-    for other in ({**now, "batch": 16}, {**now, "config": {**now["config"], "lr": 1e-3}}):
-        assert done_cells(written(path, row_of(made_with=other, turns=64))) == []
-    assert done_cells(written(path, row_of())) == [row_of()]  # it says nothing of its settings
-    older = {name: value for name, value in now["config"].items() if name != "demonstrations"}
-    new = row_of(made_with={**now, "config": older})  # that setting came later, as a choice
-    assert done_cells(written(path, new)) == [new]
-    shown = row_of("opd-shown", made_with={**now, "config": older})
-    assert done_cells(written(path, shown)) == []
-    assert done_cells(written(path, row_of(made_with={**now, "trainer": 0}))) == []
-    first = row_of(made_with={**now, "trainer": 1})
-    assert done_cells(written(path, first)) == [first]
-    del older["kto_beside"]  # nor was that, which is nothing but to one person
-    early = [row_of(person=who, made_with={**now, "config": older}) for who in ("recipes", "asks")]
-    assert done_cells(written(path, *early)) == early[1:]
-    args = Namespace(turns=16, held_out=2)
-    assert is_done(new, args)
-    assert not is_done(new, Namespace(turns=32, held_out=2))
-    assert not is_done(new, Namespace(turns=16, held_out=96))
-    assert is_done(new, Namespace(turns=None, held_out=2))  # as it was asked for then
-
-
-def test_the_published_rows_are_of_todays_recipes() -> None:
-    path = HERE / "results" / "cells.jsonl"
-    assert len(done_cells(path)) == len(path.read_text(encoding="utf-8").splitlines())
 
 
 def test_what_the_base_answered_before_the_first_rating_is_not_asked_again() -> None:

@@ -177,10 +177,11 @@ def chosen_for_reanswer(
     hinted: Sequence[Item], replayed: Sequence[Item], *, turn: int, batch_size: int
 ) -> list[Item]:
     """Up to `batch_size` items, the job's own first, going round when there are more of them."""
-    own = _window(hinted, turn, batch_size)
-    return own + _window(replayed, turn, batch_size - len(own))
+    own = window(hinted, turn, batch_size)
+    return own + window(replayed, turn, batch_size - len(own))
 
 
-def _window(items: Sequence[Item], turn: int, size: int) -> list[Item]:
+def window(items: Sequence[Item], turn: int, size: int) -> list[Item]:
+    """The `turn`th up to `size` of the items, going round."""
     count = min(size, len(items))
     return [items[(turn * count + i) % len(items)] for i in range(count)]

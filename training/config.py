@@ -24,7 +24,8 @@ CHOOSABLE = (  # fields that a job may be queued with; the rest is the installat
     "demonstrations", "correction_weight", "liked_weight", "combine", "distill_weight",
     "reward_weight", "anchor_weight", "clip_low", "clip_high", "importance_cap",
     "negative_importance_cap", "positive_cap", "negative_cap", "reward_epochs", "reward_step",
-    "kto_beta", "kto_beside", "thumbs", "thumbs_batch", "thumbs_epochs", "thumbs_step",
+    "kto_beta", "kto_beside", "kto_beside_steps", "thumbs", "thumbs_batch", "thumbs_epochs",
+    "thumbs_step",
 )  # fmt: skip
 MOST_EPOCHS = 16  # that a job may be given
 MOST_WORDS = 1000  # of the support of top-k; the memory of choosing a hint goes by its square
@@ -76,7 +77,7 @@ class TrainConfig:
     demonstration_tokens: int = 96  # longest of them
     correction_weight: float = 4.0  # of the words of corrections beside the distillation; LOG
     correction_tokens: int = 128  # first of a correction that train
-    liked_weight: float = 0.0  # of KL(before the job || policy) on liked replies beside it; LOG
+    liked_weight: float = 1.0  # of KL(policy || before the job) where liked, of several wishes
     forward_share: float = 0.0  # weight of KL(teacher || policy) beside KL(policy || teacher)
     hint_boost: float = 0.3  # teacher logits go so much further the way of the hint; docs/LOG.md
     hint_boost_again: float = 0.9  # when it is said again after a version has learned it
@@ -111,6 +112,7 @@ class TrainConfig:
     thumbs_step: float = 1.5  # of the learning rate: there are few steps
     kto_beta: float = 0.1  # of the log-ratio in KTO (arXiv 2402.01306), as its authors
     kto_beside: int = 4  # likes, and dislikes, that KTO beside several wishes needs; 0: never
+    kto_beside_steps: int = 4  # of it: two do not undo where distillation took a wish; LOG
 
     # The gate
     gate_tokens: int = 48  # longest gate reply
@@ -200,7 +202,7 @@ def check_chosen(fields: Mapping[str, object]) -> None:
     if strange := sorted(fields.keys() - set(CHOOSABLE)):
         raise ValueError(f"{', '.join(strange)}: a job is given {', '.join(CHOOSABLE)} alone")
     chosen = TrainConfig.from_json(json.dumps(dict(fields)))
-    for name in ("reward_epochs", "thumbs_epochs"):
+    for name in ("reward_epochs", "thumbs_epochs", "kto_beside_steps"):
         if getattr(chosen, name) > MOST_EPOCHS:
             raise ValueError(f"{name} must be at most {MOST_EPOCHS}: each is a pass over all")
     if chosen.topk > MOST_WORDS:
@@ -231,7 +233,7 @@ _POSITIVE = (
     "alpha", "lr", "batch_size", "max_steps", "train_seconds", "micro_batch_tokens", "max_tokens",
     "grad_clip", "rated_tokens", "reanswer_tokens", "reanswer_temperature", "importance_cap",
     "sigma_floor", "positive_cap", "negative_cap", "demonstration_tokens", "question_tokens",
-    "correction_tokens", "thumbs_batch", "thumbs_epochs",
+    "correction_tokens", "thumbs_batch", "thumbs_epochs", "kto_beside_steps",
     "gate_tokens", "gate_temperature",
 )  # fmt: skip
 _NOT_NEGATIVE = (

@@ -7,7 +7,7 @@ both: each position's gradient is taken before r is known, and weighed afterward
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -23,7 +23,7 @@ from training.config import TrainConfig
 from training.forward import CHUNK, logits, logprobs_of, response_hidden
 from training.logprobs import token_logprobs
 from training.losses import kto_loss
-from training.prepare import hints_of, prepare
+from training.prepare import prepare, tells_several
 
 REFERENCES = 16  # mismatched pairs at most that z is estimated on: two passes over each
 
@@ -104,26 +104,23 @@ def beside_hints(
     config: TrainConfig,
     samples: Sequence[Sample],
     replay: Sequence[Sample],
-    *,
-    but: Container[int] = (),
 ) -> tuple[TrainConfig, list[list[Item]]]:
     """The steps that a job of "combine" ends with where its user tells several wishes, and how they
     train: on the thumbs that are known, of hinted replies too, the newest `thumbs_batch`, oldest
-    first. `but`: ids of the job's that were dropped.
+    first. `samples`: the job's that were not dropped.
 
     One wish is meant wherever it is not kept, and its hint says all. Of several each may be meant
     for some requests only; a small model does not hear which, and the thumbs say it. Where fewer
     than `kto_beside` are liked, or disliked, there are none.
     """
     kto = _of_kto(replace(config, method=config.thumbs))
-    left = [sample for sample in samples if sample.id not in but]
     may = config.method == "combine" and kto.is_kto and config.kto_beside
-    if not (may and left) or len(hints_of([*left, *replay])) < 2:
+    if not (may and samples) or not tells_several([*samples, *replay]):
         return kto, []
-    items = earlier_thumbs(base, [*replay, *left], kto)[-config.thumbs_batch :]
+    items = earlier_thumbs(base, [*replay, *samples], kto)[-config.thumbs_batch :]
     liked = sum(_is_liked(item) for item in items)
     is_enough = min(liked, len(items) - liked) >= config.kto_beside
-    return kto, [items] * config.thumbs_epochs if is_enough else []
+    return kto, [items] * config.kto_beside_steps if is_enough else []
 
 
 def _teaches(

@@ -1,77 +1,96 @@
-"""Liked replies, held where they are: a hint about one kind of request is not to leak into others.
+"""What was liked, answered anew beside the hinted: a wish about one kind of request stays there.
 
 A hint is distilled where it was given, and an adapter carries it further: to where it was meant,
-and to where it was not. What the user liked as it was says where not. So beside the distillation
-the policy is held, on those replies, to what it was before the job.
+and to where it was not. Where several wishes were told, each may be meant for some requests only,
+and what the user liked as it was says where not. So beside each set of re-answers the prompts of
+liked replies are answered anew, too, and there the policy is held to what it was before the job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from peft import PeftModel
 from torch import Tensor
 
+from rollouts.types import Sample
+from training.adapters import snapshot, wearing
 from training.base import Base
-from training.batching import Item, by_item, micro_batches
-from training.config import TrainConfig
+from training.batching import Item, micro_batches, window
+from training.config import KTO, TrainConfig
 from training.forward import backward_in_chunks, logits, response_hidden
+from training.kto import earlier_thumbs
 from training.logprobs import reverse_kl
-from training.step import StepSums
+from training.prepare import tells_several
+from training.sampling import Reply
 
 
 class Liked:
-    """The liked replies of a job that no hint teaches, and the policy's states on them before it.
+    """The prompts that are answered anew, newest first. None where one wish was told, which is
+    meant wherever it is not kept; without `liked_weight`; or by another method than "combine".
 
-    Made before the first step. Without `liked_weight` there are none.
+    `samples`: what is known, newest last. Made before the first step.
     """
 
     def __init__(
         self,
         base: Base,
         model: PeftModel,
-        items: Sequence[Item],
+        samples: Sequence[Sample],
         config: TrainConfig,
         check: Callable[[], None],
     ) -> None:
         self._base, self._model, self._config, self._check = base, model, config, check
-        liked = [item for item in items if not item.is_hinted and (item.reward or 0) > 0]
-        self._items = liked if config.liked_weight else []
-        self._share = len(liked) / len(items) if liked else 0.0
-        self._before: dict[int, Tensor] = {}  # (T, H) by sample id
-        for group in micro_batches(self._items, config, base.device):
-            check()
-            with torch.no_grad():
-                before_NH = response_hidden(base, model, [item.plain for item in group])
-            states = by_item(group, before_NH)
-            self._before |= {item.sample_id: s for item, s in zip(group, states, strict=True)}
+        self._items: list[Item] = []
+        self._answered: list[Item] = []
+        if config.method == "combine" and config.liked_weight and tells_several(samples):
+            by_thumbs = replace(config, method=KTO[0])  # who sampled them does not matter
+            self._items = earlier_thumbs(base, _liked(samples), by_thumbs)[::-1]
+        self._before = snapshot(model) if self._items else {}
 
-    def backward(self, step: int) -> StepSums:
-        """Add lambda u times the gradient of L = 1/n sum_t KL(pi_before || pi) to the adapter's.
+    def asked(self, turn: int) -> list[Item]:
+        """The next up to `batch_size`, going round: to be answered anew beside a set."""
+        return window(self._items, turn, self._config.batch_size)
 
-        Over at most `batch_size` of the replies, the next ones at each step; n are their tokens in
-        this step, lambda `liked_weight`, u the share of the job's replies that they are: a single
-        like among complaints holds little. At step 0 the policy is what it was: nothing is added.
+    def answered(self, items: Sequence[Item], replies: Sequence[Reply]) -> None:
+        """What the policy has said to those that were asked."""
+        pairs = zip(items, replies, strict=True)
+        self._answered = [replace(item, response_ids=reply.ids) for item, reply in pairs]
+
+    def backward(self) -> float:
+        """Add the gradient of L = lambda/n sum_t KL(pi || pi_before) to the adapter's; returns L.
+
+        On the n tokens of the last m answers; lambda is `liked_weight` m / `batch_size`, so that a
+        single like holds little. 0 without any.
         """
-        sums = StepSums()
-        count = min(self._config.batch_size, len(self._items))
-        if not step or not count:
-            return sums
-        chosen = [self._items[(step * count + i) % len(self._items)] for i in range(count)]
-        weight = self._config.liked_weight * self._share
-        share = weight / sum(len(item.response_ids) for item in chosen)
-        for group in micro_batches(chosen, self._config, self._base.device):
-            self._check()
-            sums.loss += self._group_backward(group, share)
-        return sums
+        weight = self._config.liked_weight * len(self._answered) / self._config.batch_size
+        share = weight / max(1, sum(len(item.response_ids) for item in self._answered))
+        groups = micro_batches(self._answered, self._config, self._base.device)
+        return sum(self._group_backward(group, share) for group in groups)
 
     def _group_backward(self, group: Sequence[Item], share: float) -> float:
-        before_NH = torch.cat([self._before[item.sample_id] for item in group])
+        self._check()
+        plain = [item.plain for item in group]
+        with torch.no_grad(), wearing(self._model, self._before):
+            before_NH = response_hidden(self._base, self._model, plain)
 
         def loss_of(hidden_NH: Tensor, chunk: slice) -> Tensor:
             before_NV = logits(self._base, before_NH[chunk])
-            return share * reverse_kl(before_NV, logits(self._base, hidden_NH)).sum()
+            return share * reverse_kl(logits(self._base, hidden_NH), before_NV).sum()
 
-        plain = [item.plain for item in group]
         return backward_in_chunks(response_hidden(self._base, self._model, plain), loss_of)
+
+
+def _liked(samples: Sequence[Sample]) -> list[Sample]:
+    """Those that were liked without a hint, since the newest wish was first told: earlier ones say
+    nothing of it. What was asked again until it was liked is taught under its hint."""
+    told: dict[str, int] = {}
+    for place, sample in enumerate(samples):
+        for hint in sample.lessons:
+            told.setdefault(hint, place)
+    taught = [sample.messages for sample in samples if sample.is_hinted]
+    since = samples[max(told.values()) + 1 :]
+    liked = [each for each in since if not each.is_hinted and (each.reward or 0) > 0]
+    return [each for each in liked if each.messages not in taught]

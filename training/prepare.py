@@ -59,12 +59,17 @@ def said_again(samples: Sequence[Sample], learned: Sequence[Sample]) -> frozense
     Of two wishes there is none: what is pushed is followed where the other is meant, too.
     """
     again = hints_of([each for each in samples if each.version_age == 0]) & hints_of(learned)
-    return again if len(hints_of([*samples, *learned])) == 1 else frozenset()
+    return frozenset() if tells_several([*samples, *learned]) else again
 
 
 def hints_of(samples: Sequence[Sample]) -> frozenset[str]:
     """What was said of them, each wording once."""
     return frozenset(hint for sample in samples for hint in sample.lessons)
+
+
+def tells_several(samples: Sequence[Sample]) -> bool:
+    """Whether more than one wish was told: each may be meant for some requests only."""
+    return len(hints_of(samples)) > 1
 
 
 def _item(

@@ -68,11 +68,10 @@ def train(
     The rated replies train once, in ceil(n / batch_size) steps; thumbs alone as often as `config`
     says. Then up to max_steps - 1 times, fewer the more of them were liked, the current adapter
     answers the hinted prompts anew, without the hint, and is distilled under it. `replay`: older
-    samples, oldest first; the newest hinted are answered anew, and keep a job of thumbs alone
-    going until nothing is disliked, the liked may be shown to the teacher, KTO's steps rest on
-    their thumbs, too. `check` is called at each micro-batch and sampled token; what it raises ends
-    the run; `enough`, asked after each step, ends it in order. Raises NoSignal when no sample can
-    train, Diverged at a bad gradient.
+    samples, oldest first: the newest hinted are answered anew, the liked may be shown to the
+    teacher or be held to, KTO's steps rest on their thumbs. `check` is called at each micro-batch
+    and sampled token; what it raises ends the run; `enough`, asked after each step, ends it in
+    order. Raises NoSignal when no sample can train, Diverged at a bad gradient.
     """
     run = _Run(base=base, model=model, config=config, on_step=on_step, check=check, clock=clock)
     run.started, run.enough = clock(), enough
@@ -87,16 +86,17 @@ def train(
     run.sets = reanswer_sets(items, config)
     replayed = _replayed(run, replay, again, is_alone=not hinted) if run.sets else []
     learns, epochs = (True, 1) if hinted or replayed else (False, config.reward_epochs)
-    run.liked = Liked(base, model, items if learns else (), config, check)
+    left = [sample for sample in samples if learns and sample.id not in dropped]
+    run.liked = Liked(base, model, [*replay, *left], config, check)
     batches = in_steps_beside(items, earlier_thumbs(base, replay, config), config.batch_size)
     run.kto_weights = weights_of([item for batch in batches for item in batch])
-    kto, thumbs = beside_hints(base, config, samples if learns else (), replay, but=dropped)
+    kto, thumbs = beside_hints(base, config, left, replay)
     run.steps = epochs * len(batches) + learns * run.sets * config.reanswer_steps + len(thumbs)
     reached, stopped = _rate(run, batches, epochs)
     trained = tuple(item.sample_id for item in items if item.sample_id in reached)
     if learns and stopped != "asked":
         stopped = _reanswer(run, hinted, replayed, known)
-        _rest_on_thumbs(run, kto, thumbs)
+        stopped = _rest_on_thumbs(run, kto, thumbs) or stopped
     rewards = [s.reward for s in samples if s.reward is not None and s.id in trained]
     return TrainResult(
         steps=run.step,
@@ -260,19 +260,22 @@ def _replayed(
     return [_with_chosen_hint(run, item) for item in items]
 
 
-def _rest_on_thumbs(run: _Run, kto: TrainConfig, steps: Sequence[Sequence[Item]]) -> None:
+def _rest_on_thumbs(run: _Run, kto: TrainConfig, steps: Sequence[Sequence[Item]]) -> str | None:
     """The last steps where several wishes were told: the first is made however late it is. Their
-    Adam begins anew and ends with them, as its moments would be of another loss."""
-    own, adam = run.config, run.optimizer
+    Adam begins anew and ends with them, as its moments would be of another loss. Returns why they
+    ended early."""
+    own, adam, ended = run.config, run.optimizer, None
     for number, items in enumerate(steps):
         began = run.clock()
         if run.enough() or (number and run.is_late(began)):
+            ended = "asked" if run.enough() else "time"
             break
         if not number:
             run.config, run.optimizer = kto, make_optimizer(run.model, kto)
             run.kto_weights = weights_of(items)
         _step(run, items, phase=RATED, began=began)
     run.config, run.optimizer = own, adam
+    return ended
 
 
 def _with_proximal(run: _Run, item: Item) -> Item:
@@ -301,10 +304,11 @@ def _reanswer(
         if run.is_late(began):
             return "time"
         asked = chosen_for_reanswer(hinted, replayed, turn=turn, batch_size=config.batch_size)
+        beside = run.liked.asked(turn)
         replies = sample_replies(
             run.base,
             run.model,
-            [item.prompt_ids for item in asked],
+            [item.prompt_ids for item in (*asked, *beside)],
             temperature=config.reanswer_temperature,
             max_new_tokens=config.reanswer_tokens,
             seed=config.seed + turn,
@@ -321,8 +325,9 @@ def _reanswer(
                 is_finished=reply.is_finished,
                 temperature=config.reanswer_temperature,
             )
-            for item, reply in zip(asked, replies, strict=True)
+            for item, reply in zip(asked, replies[: len(asked)], strict=True)
         ]
+        run.liked.answered(beside, replies[len(asked) :])
         if config.reanswer_steps > 1:
             batch = [_with_proximal(run, item) for item in batch]
         run.reanswers.update(item.sample_id for item in batch)
@@ -384,7 +389,7 @@ def _backward(run: _Run, items: Sequence[Item]) -> StepSums:
     """The step's gradient, a micro-batch at a time."""
     counts = counts_of(items, run.config)
     sums = correction_backward(run.base, run.model, items, run.config, run.check)
-    sums += run.liked.backward(run.step)
+    sums.loss += run.liked.backward()
     for group in micro_batches(items, run.config, run.base.device):
         run.check()
         teacher_NH = run.teacher.hidden(group)

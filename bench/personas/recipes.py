@@ -84,6 +84,9 @@ def made_with(recipe: Recipe) -> dict[str, Any]:
     return {**own, "config": json.loads(recipe.config.to_json()), "trainer": TRAINER}
 
 
+# Several wishes are no more to it than one. (The steps are none, and say so as older rows do.)
+HINTS_ALONE: dict[str, Any] = {"liked_weight": 0.0, "kto_beside": 0, "kto_beside_steps": 2}
+
 # OpenClaw-RL's defaults (arXiv 2603.10165 and its scripts): raw +-1 as the advantage, no baseline,
 # no anchor, one step per batch of 16 on whole replies, the mean over replies of each one's mean;
 # its distillation leaves turns without a hint out of the batch. What differs here: adapters have
@@ -112,7 +115,7 @@ UPSTREAM: dict[str, Any] = {
     "anchor_weight": 0.0,
     "reward_step": 1.0,
     "rated_tokens": 1024,
-    "kto_beside": 0,
+    **HINTS_ALONE,
 }
 OURS: dict[str, Any] = {"lr": TrainConfig().lr, "batch": 8, "batch_size": 8}
 UPSTREAM_METHODS: dict[str, dict[str, Any]] = {
@@ -163,14 +166,12 @@ RECIPES = {
         recipe(SERVED, method="combine", as_served=True, train_seconds=TrainConfig().train_seconds),
         recipe("combine-fours", method="combine", batch=4),  # a version after every fourth rating
         recipe("combine-corrected", method="combine", corrects=True),
-        recipe("combine-thumbless", method="combine", kto_beside=0),
-        recipe("combine-liked", method="combine", liked_weight=1.0, kto_beside=0),  # held
-        recipe("combine-liked-firmly", method="combine", liked_weight=4.0, kto_beside=0),
-        recipe("combine-unboosted", method="combine", **UNBOOSTED, kto_beside=0),
+        recipe("combine-unheld", method="combine", liked_weight=0.0, kto_beside_steps=2),
+        recipe("combine-thumbless", method="combine", **HINTS_ALONE),
+        recipe("combine-unboosted", method="combine", **UNBOOSTED, **HINTS_ALONE),
         recipe("combine-collected", method="combine", reanswer_hints="collected"),
         recipe("opd-fours", batch=4),
         recipe("opd-longer", max_steps=13),  # twice the sets of re-answers
-        recipe("opd-liked", liked_weight=1.0),  # what was liked is held where it is
         recipe("opd-corrected-alone", corrects=True, words=False),  # and no hint beside
         recipe("opd-asked", question_boost=0.5),  # held to the question at first
         recipe("opd-asked-throughout", question_boost=0.5, question_tokens=1024),

@@ -66,7 +66,7 @@ def is_present(row: dict[str, Any]) -> bool:
     until they are run again, and the table counts them."""
     recipe = RECIPES.get(row["recipe"])
     if recipe is None or "made_with" not in row:
-        return True
+        return recipe is not None
     before = {"corrects": recipe.learns == "sft", "trainer": 1}
     before |= {"at_once": False, "as_served": False}
     now, then = made_with(recipe), {**before, **row["made_with"]}
@@ -76,12 +76,22 @@ def is_present(row: dict[str, Any]) -> bool:
     # Nobody else who has several wishes liked enough replies for KTO beside the hints.
     would = recipe.config.method == "combine" and row["person"] == "recipes"
     early = {"kto_beside": 0 if would else recipe.config.kto_beside}
-    then["config"] = {**default, **early, **then["config"]}
+    beside = {"liked_weight": 0.0, "kto_beside_steps": 2}  # before they were settings
+    then["config"] = {**default, **early, **beside, **then["config"]}
+    if not is_liked_beside(row):
+        then["config"] |= {name: now["config"][name] for name in beside}
     if then["config"]["hint_effect_min"] in IN_NATS:
         then["config"]["hint_effect_min"] = default["hint_effect_min"]
     if not recipe.is_thumb:  # how a job of thumbs alone trains is nothing to it
         then["config"] |= {name: default[name] for name in default if name.startswith("thumbs")}
     return now == then
+
+
+def is_liked_beside(row: dict[str, Any]) -> bool:
+    """Whether somebody with several wishes, taught by "combine", liked a reply as it was."""
+    has_several = len(PEOPLE[row["person"]].wishes) > 1
+    learned = row["made_with"]["config"].get("method") == "combine"
+    return has_several and learned and any(update["liked"] for update in row["updates"])
 
 
 def is_done(row: dict[str, Any], args: argparse.Namespace) -> bool:

@@ -25,7 +25,7 @@ from training.trainer import train
 from training.types import StepMetrics, TrainResult
 
 DEVICE = os.environ.get("TEST_DEVICE", "cpu")  # or "cuda": see CONTRIBUTING.md
-ATOL = 1e-7 if DEVICE == "cpu" else 2e-6  # of gradients: a GPU adds up in any order
+ATOL = 1e-7 if DEVICE == "cpu" else 1e-5  # of gradients: a GPU adds up in any order
 
 
 @pytest.fixture(scope="session")

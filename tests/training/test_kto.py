@@ -22,7 +22,7 @@ from tests.training.test_methods import (
     with_method,
 )
 from tests.training.test_trainer import items_of
-from training.adapters import adapter_tensors, scale, snapshot
+from training.adapters import scale, snapshot
 from training.advantages import kto_weights
 from training.base import Base
 from training.batching import GPU_BATCH, Item, Pair
@@ -30,7 +30,6 @@ from training.config import TrainConfig
 from training.forward import response_logprobs
 from training.kto import (
     REFERENCES,
-    beside_hints,
     kto_backward,
     mismatched,
     of_thumbs_alone,
@@ -307,88 +306,3 @@ def test_ktos_settings_are_for_thumbs_alone_of_both_kinds(base: Base, config: Tr
         (with_method(config, "binary"), both, ()),
     ):
         assert of_thumbs_alone(base, settings, job_has, reminded_of) == settings
-
-
-def told(base: Base, *hints: str, likes: int = 4, first: int = 1) -> list[Sample]:
-    """A disliked reply for each hint, then replies liked without a word."""
-    said = [make_sample(base, first + n, hint=hint) for n, hint in enumerate(hints)]
-    liked = range(first + len(hints), first + len(hints) + likes)
-    return said + [make_sample(base, n, reward=1.0, hint=None) for n in liked]
-
-
-TWO = ("Use lists.", "No lists.") * 2
-
-
-def test_who_tells_several_wishes_says_by_thumbs_which_is_meant_where(
-    base: Base, model: PeftModel, config: TrainConfig
-) -> None:
-    before, ended = snapshot(model), {}
-    for least in (0, 4):
-        scale(model, before, share=1.0)
-        settings = replace(config, kto_beside=least)
-        result, steps = job(base, model, told(base, *TWO), settings)
-        ended[least] = snapshot(model), steps, result
-    (off, hints_alone, _), (on, steps, result) = ended[0], ended[4]
-    kto = steps[len(hints_alone) :]
-    assert [(step.replies, step.phase, step.kl) for step in kto] == [(8, "rated", None)] * 2
-    assert [step.steps for step in steps] == [len(steps)] * len(steps)
-    assert (result.steps, result.trained) == (len(steps), tuple(range(1, 9)))
-    scale(model, off, share=1.0)
-    thumbs_config, (items, _) = beside_hints(base, config, told(base, *TWO), ())
-    kto_backward(base, model, items, thumbs_config, nothing, weights=weights_of(items), known={})
-    for name, tensor in adapter_tensors(model).items():  # Adam begins against the gradient's sign
-        assert tensor.grad is not None
-        large = tensor.grad.abs() >= tensor.grad.abs().mean()
-        moved = (on[name] - off[name])[large]
-        assert (moved * tensor.grad[large] < 0).float().mean() > 0.9
-
-
-def test_ktos_steps_beside_hints_leave_adams_moments(
-    base: Base, model: PeftModel, config: TrainConfig
-) -> None:
-    before, moments = snapshot(model), []
-    for least in (0, 4):
-        scale(model, before, share=1.0)
-        result, _ = job(base, model, told(base, *TWO), replace(config, kto_beside=least))
-        moments.append(result.optimizer.state_dict()["state"])
-    for one, two in zip(*(each.values() for each in moments), strict=True):
-        torch.testing.assert_close(one["exp_avg"], two["exp_avg"], rtol=0, atol=0)
-
-
-def test_kto_beside_hints_is_for_several_wishes_and_enough_of_both_thumbs(
-    base: Base, config: TrainConfig
-) -> None:
-    def rested(given: list[Sample], earlier: Sequence[Sample] = (), **changes: object) -> list[int]:
-        settings = replace(config, **changes)  # type: ignore[arg-type]
-        _, steps = beside_hints(base, settings, given, earlier, but={99})
-        assert len(steps) in (0, settings.thumbs_epochs)
-        return [item.sample_id for item in steps[0]] if steps else []
-
-    assert rested(told(base, *TWO)) == [*range(1, 9)]
-    assert rested(told(base, *TWO, first=9), told(base, *TWO)) == [*range(1, 17)]
-    assert rested(told(base, *TWO, first=9), told(base, *TWO), thumbs_batch=10) == [*range(7, 17)]
-    assert rested([*told(base, *TWO), make_sample(base, 99)]) == [*range(1, 9)]  # dropped
-    few = told(base, *TWO, likes=3)
-    assert rested(few) == []
-    assert rested(few, thumbs(base, 1.0)) == [1, *range(1, 8)]
-    for given, changes in (
-        (told(base, *TWO[:1] * 4), {}),  # one wish, four times
-        (told(base, *TWO[:3]), {}),  # three dislikes
-        (told(base, *TWO), {"method": "opd"}),
-        (told(base, *TWO), {"kto_beside": 0}),
-        (told(base, *TWO), {"thumbs": "binary"}),
-        ([], {}),
-    ):
-        assert rested(given, **changes) == []
-
-
-def test_kto_beside_hints_begins_late_and_goes_on_only_in_time(
-    base: Base, model: PeftModel, config: TrainConfig
-) -> None:
-    def steps_of(seconds: int, least: int) -> int:
-        now = iter(range(0, 1_000_000, seconds))
-        settings = replace(config, kto_beside=least)
-        return len(job(base, model, told(base, *TWO), settings, clock=lambda: float(next(now)))[1])
-
-    assert steps_of(1, 4) - steps_of(1, 0) == 2
-    assert steps_of(50, 4) - steps_of(50, 0) == 1

@@ -1,4 +1,4 @@
-"""Liked replies held where they are: the loss by hand, and a job that does not take them along."""
+"""What was liked, answered anew where several wishes were told: the loss by hand, and a job."""
 
 from __future__ import annotations
 
@@ -10,51 +10,64 @@ from peft import PeftModel
 from torch import Tensor
 
 from rollouts.types import Sample
-from tests.training.conftest import ATOL, DEVICE, items_of, job, make_sample, nothing
+from tests.training.conftest import ATOL, DEVICE, job, make_sample, nothing
 from tests.training.test_methods import walk_away
-from training.adapters import scale, snapshot
+from training.adapters import scale, snapshot, wearing
 from training.base import Base
 from training.config import TrainConfig
 from training.liked import Liked
+from training.sampling import Reply
 
-HINT = "Please answer in one word."
+TWO = ("Please answer in one word.", "Please use lists.")
+REPLIES = ((5, 6, 7), (8, 9))
 
 
 @pytest.fixture
 def config(config: TrainConfig) -> TrainConfig:
-    return replace(config, liked_weight=0.5, batch_size=2, rated_tokens=64)  # whole replies
+    return replace(config, liked_weight=0.5, batch_size=2)
 
 
 def liked(base: Base, number: int, **more: object) -> Sample:
     return make_sample(base, number, reward=1.0, hint=None, **more)
 
 
+def told(base: Base, *hints: str) -> list[Sample]:
+    return [make_sample(base, 900 + n, hint=hint) for n, hint in enumerate(hints)]
+
+
+def loss(held: Liked, turn: int = 0) -> float:
+    """With `REPLIES` as what the policy said to the first prompts of the turn."""
+    asked = held.asked(turn)
+    replies = [Reply(ids=ids, is_finished=True) for ids in REPLIES[: len(asked)]]
+    held.answered(asked, replies)
+    return held.backward()
+
+
 @torch.no_grad()
-def logprobs_TV(model: PeftModel, sample: Sample) -> Tensor:
+def logprobs_TV(model: PeftModel, sample: Sample, reply: tuple[int, ...]) -> Tensor:
     """log pi(. | x, y_<t) of the reply's positions, by one plain pass."""
-    ids = torch.tensor([[*sample.prompt_ids, *sample.response_ids]], device=DEVICE)
+    ids = torch.tensor([[*sample.prompt_ids, *reply]], device=DEVICE)
     start = len(sample.prompt_ids) - 1
-    logits_TV = model(input_ids=ids).logits[0, start : start + len(sample.response_ids)]
+    logits_TV = model(input_ids=ids).logits[0, start : start + len(reply)]
     return torch.log_softmax(logits_TV.float(), dim=-1)
 
 
-def kl_by_hand(before_TV: Tensor, now_TV: Tensor) -> Tensor:
-    return (before_TV.exp() * (before_TV - now_TV)).sum(dim=-1)
-
-
-def test_the_loss_is_the_mean_kl_from_before_the_job_by_the_share_that_was_liked(
+def test_the_loss_is_the_mean_kl_to_before_the_job_on_what_is_answered_anew(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
-    replies = [liked(base, number) for number in (1, 22, 333)]
-    before = [logprobs_TV(model, sample) for sample in replies]
-    told = make_sample(base, 4444, hint=HINT)  # a fourth of the job's replies
-    held = Liked(base, model, items_of(base, [*replies, told], config), config, nothing)
+    known = [liked(base, number) for number in (1, 22, 333)]
     walk_away(model)
-    after = [logprobs_TV(model, sample) for sample in replies]
-    kls = [kl_by_hand(*pair) for pair in zip(before, after, strict=True)]
-    for step, pair in ((1, (2, 0)), (2, (1, 2))):  # two at a time, round and round
-        wanted = 0.5 * 0.75 * torch.cat([kls[number] for number in pair]).mean()
-        assert held.backward(step).loss == pytest.approx(float(wanted), rel=1e-5)
+    before = snapshot(model)
+    held = Liked(base, model, [*told(base, *TWO), *known], config, nothing)
+    walk_away(model)
+    for turn, pair in ((0, (2, 1)), (1, (0, 2))):  # two at a time, the newest first, going round
+        kls = []
+        for number, reply in zip(pair, REPLIES, strict=True):
+            now_TV = logprobs_TV(model, known[number], reply)
+            with wearing(model, before):
+                before_TV = logprobs_TV(model, known[number], reply)
+            kls.append((now_TV.exp() * (now_TV - before_TV)).sum(dim=-1))
+        assert loss(held, turn) == pytest.approx(0.5 * float(torch.cat(kls).mean()), rel=1e-5)
 
 
 def test_its_gradient_does_not_depend_on_how_a_step_is_cut(
@@ -63,13 +76,12 @@ def test_its_gradient_does_not_depend_on_how_a_step_is_cut(
     def gradient(**changes: float) -> Tensor:
         model.zero_grad()
         scale(model, start, share=1.0)
-        own = replace(config, **changes)  # type: ignore[arg-type]
-        held = Liked(base, model, items_of(base, replies, own), own, nothing)
+        held = Liked(base, model, samples, replace(config, **changes), nothing)  # type: ignore[arg-type]
         walk_away(model)
-        held.backward(1)
+        loss(held)
         return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
-    replies, start = [liked(base, 1), liked(base, 22)], snapshot(model)
+    samples, start = [*told(base, *TWO), liked(base, 1), liked(base, 22)], snapshot(model)
     whole = gradient()
     assert float(whole.norm()) > 0
     torch.testing.assert_close(gradient(micro_batch_tokens=1), whole, rtol=1e-4, atol=ATOL)
@@ -77,33 +89,76 @@ def test_its_gradient_does_not_depend_on_how_a_step_is_cut(
 
 
 @pytest.mark.parametrize(
-    ("changes", "weight"),
-    [({"reward": -1.0}, 0.5), ({"reward": None}, 0.5), ({"hint": HINT}, 0.5), ({}, 0.0)],
-    ids=["disliked", "no thumb", "hinted", "weight 0"],
+    ("sample", "hints", "settings", "is_asked"),
+    [
+        ({}, TWO, {}, True),
+        ({"rollout_logprobs": None}, TWO, {}, True),  # whoever sampled it
+        ({"version_age": 99}, TWO, {}, True),
+        ({"reward": -1.0}, TWO, {}, False),
+        ({"reward": None}, TWO, {}, False),
+        ({"hint": "Be brief."}, TWO, {}, False),
+        ({}, TWO[:1] * 2, {}, False),  # one wish, twice
+        ({}, TWO, {"liked_weight": 0.0}, False),
+        ({}, TWO, {"method": "opd"}, False),
+    ],
 )
-def test_what_was_not_liked_as_it_was_is_not_held(
-    base: Base, model: PeftModel, config: TrainConfig, changes: dict[str, object], weight: float
+def test_what_was_liked_as_it_was_is_asked_again_where_several_wishes_were_told(
+    base: Base,
+    model: PeftModel,
+    config: TrainConfig,
+    sample: dict[str, object],
+    hints: tuple[str, ...],
+    settings: dict[str, object],
+    is_asked: bool,
 ) -> None:
-    sample = replace(liked(base, 1), **changes)  # type: ignore[arg-type]
-    own = replace(config, liked_weight=weight)
-    held = Liked(base, model, items_of(base, [sample], own), own, nothing)
+    own = replace(config, **settings)  # type: ignore[arg-type]
+    samples = [*told(base, *hints), replace(liked(base, 1), **sample)]  # type: ignore[arg-type]
+    held = Liked(base, model, samples, own, nothing)
     walk_away(model)
-    assert held.backward(1).loss == 0.0
+    assert [item.sample_id for item in held.asked(0)] == [1] * is_asked
+    assert (loss(held) > 0) is is_asked
 
 
-def test_a_hint_takes_liked_replies_along_less_far(
+def test_likes_from_before_the_newest_wish_was_told_say_nothing_of_it(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
-    replies = [liked(base, number) for number in (1, 2)]
-    told = [make_sample(base, number, hint=HINT) for number in (3, 4)]
-    before = [logprobs_TV(model, sample) for sample in replies]
+    first, second = told(base, *TWO)
+    again = replace(first, id=7)  # is no newer wish
+    known = [liked(base, 1), first, liked(base, 2), second, liked(base, 3), again, liked(base, 4)]
+    held = Liked(base, model, known, replace(config, batch_size=9), nothing)
+    assert [item.sample_id for item in held.asked(0)] == [4, 3]
+
+
+def test_what_was_asked_again_until_it_was_liked_is_taught_and_not_held(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    samples = told(base, *TWO)
+    same = replace(liked(base, 1), messages=samples[0].messages)
+    held = Liked(base, model, [*samples, same, liked(base, 2)], config, nothing)
+    assert [item.sample_id for item in held.asked(0)] == [2]
+
+
+def test_a_single_like_holds_little(base: Base, model: PeftModel, config: TrainConfig) -> None:
+    held = Liked(base, model, [*told(base, *TWO), liked(base, 1)], config, nothing)
+    full = Liked(
+        base, model, [*told(base, *TWO), liked(base, 1)], replace(config, batch_size=1), nothing
+    )
+    walk_away(model)
+    assert loss(held) == pytest.approx(0.5 * loss(full), rel=1e-6)
+
+
+def test_hints_take_what_was_liked_along_less_far(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    known = [liked(base, number) for number in (1, 2)]
+    samples = [*told(base, *TWO), *known]
     start, moved = snapshot(model), {}
     for weight in (0.0, 4.0):
         scale(model, start, share=1.0)
-        own = replace(config, liked_weight=weight, max_steps=7, reward_step=1e-6)
-        job(base, model, [*told, *replies], own)
-        after = [logprobs_TV(model, sample) for sample in replies]
-        kls = [kl_by_hand(*pair) for pair in zip(before, after, strict=True)]
-        moved[weight] = float(torch.cat(kls).mean())
+        held = Liked(base, model, samples, config, nothing)
+        own = replace(config, liked_weight=weight, kto_beside=0, max_steps=17, reward_step=1e-6)
+        result, _ = job(base, model, samples, own)
+        assert set(result.reanswers) == {900, 901}  # what was liked is nobody's lesson
+        moved[weight] = loss(held)
     assert moved[0.0] > 0
     assert moved[4.0] < 0.7 * moved[0.0]

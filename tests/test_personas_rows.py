@@ -1,0 +1,48 @@
+"""Which rows of the personas' bench hold for the recipes as they are."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from bench.personas.questions import HERE
+from bench.personas.recipes import RECIPES, made_with
+from bench.personas.rows import DEFAULT
+from bench.personas.run import done_cells, is_done
+from tests.test_personas_report import row_of, written
+
+
+def test_a_row_of_another_recipe_than_todays_is_not_done(tmp_path: Path) -> None:
+    now = made_with(RECIPES[DEFAULT])
+    path = tmp_path / "cells.jsonl"
+    for other in ({**now, "batch": 16}, {**now, "config": {**now["config"], "lr": 1e-3}}):
+        assert done_cells(written(path, row_of(made_with=other, turns=64))) == []
+    assert done_cells(written(path, row_of())) == [row_of()]  # it says nothing of its settings
+    older = {name: value for name, value in now["config"].items() if name != "demonstrations"}
+    new = row_of(made_with={**now, "config": older})  # that setting came later, as a choice
+    assert done_cells(written(path, new)) == [new]
+    shown = row_of("opd-shown", made_with={**now, "config": older})
+    assert done_cells(written(path, shown)) == []
+    assert done_cells(written(path, row_of(made_with={**now, "trainer": 0}))) == []
+    first = row_of(made_with={**now, "trainer": 1})
+    assert done_cells(written(path, first)) == [first]
+    del older["kto_beside"]  # nor was that, which is nothing but to one person
+    early = [row_of(person=who, made_with={**now, "config": older}) for who in ("recipes", "asks")]
+    assert done_cells(written(path, *early)) == early[1:]
+    del older["liked_weight"]  # nor that: who has one wish, or liked nothing, had none of it
+    wishes = {"plain": 1, "plain+asks": 0, "greets+short": 1}  # replies liked, by person
+    kinds = [
+        row_of(person=who, made_with={**now, "config": older}, updates=[{"liked": liked}])
+        for who, liked in wishes.items()
+    ]
+    assert done_cells(written(path, *kinds)) == kinds[:2]
+    args = Namespace(turns=16, held_out=2)
+    assert is_done(new, args)
+    assert not is_done(new, Namespace(turns=32, held_out=2))
+    assert not is_done(new, Namespace(turns=16, held_out=96))
+    assert is_done(new, Namespace(turns=None, held_out=2))  # as it was asked for then
+
+
+def test_the_published_rows_are_of_todays_recipes() -> None:
+    path = HERE / "results" / "cells.jsonl"
+    assert len(done_cells(path)) == len(path.read_text(encoding="utf-8").splitlines())
