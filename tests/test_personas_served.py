@@ -27,6 +27,7 @@ def test_a_leak_is_a_loss_that_chance_does_not_explain() -> None:
         return next(line for line in aims(rows) if "leaks into nothing else" in line)
 
     assert "recipes -0.500 (p of a loss 0.000), the rest +0.000" in said(24, 24, 24)
+    assert "by seed +0.000, +0.000, +0.000, 96 questions" in said(24, 24, 24)
     assert said(24, 24, 24).endswith("**no** |")
     assert said(48, 48, 48).endswith("96 questions, 3 seeds | yes |")
     assert said(48, 48).endswith("**no** |")  # too few seeds to say
