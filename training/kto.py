@@ -103,11 +103,10 @@ def beside_hints(
     base: Base,
     config: TrainConfig,
     samples: Sequence[Sample],
-    replay: Sequence[Sample],
 ) -> tuple[TrainConfig, list[list[Item]]]:
     """The steps that a job of "combine" ends with where its user tells several wishes, and how they
     train: on the thumbs that are known, of hinted replies too, the newest `thumbs_batch`, oldest
-    first. `samples`: the job's that were not dropped.
+    first. `samples`: what is known and was not dropped, newest last.
 
     One wish is meant wherever it is not kept, and its hint says all. Of several each may be meant
     for some requests only; a small model does not hear which, and the thumbs say it. Where fewer
@@ -115,9 +114,9 @@ def beside_hints(
     """
     kto = _of_kto(replace(config, method=config.thumbs))
     may = config.method == "combine" and kto.is_kto and config.kto_beside
-    if not (may and samples) or not tells_several([*samples, *replay]):
+    if not may or not tells_several(samples):
         return kto, []
-    items = earlier_thumbs(base, [*replay, *samples], kto)[-config.thumbs_batch :]
+    items = earlier_thumbs(base, samples, kto)[-config.thumbs_batch :]
     liked = sum(_is_liked(item) for item in items)
     is_enough = min(liked, len(items) - liked) >= config.kto_beside
     return kto, [items] * config.kto_beside_steps if is_enough else []

@@ -86,11 +86,11 @@ def train(
     run.sets = reanswer_sets(items, config)
     replayed = _replayed(run, replay, again, is_alone=not hinted) if run.sets else []
     learns, epochs = (True, 1) if hinted or replayed else (False, config.reward_epochs)
-    left = [sample for sample in samples if learns and sample.id not in dropped]
-    run.liked = Liked(base, model, [*replay, *left], config, check)
+    left = [sample for sample in known if learns and sample.id not in dropped]
+    run.liked = Liked(base, model, left, config, check)
     batches = in_steps_beside(items, earlier_thumbs(base, replay, config), config.batch_size)
     run.kto_weights = weights_of([item for batch in batches for item in batch])
-    kto, thumbs = beside_hints(base, config, left, replay)
+    kto, thumbs = beside_hints(base, config, left)
     run.steps = epochs * len(batches) + learns * run.sets * config.reanswer_steps + len(thumbs)
     reached, stopped = _rate(run, batches, epochs)
     trained = tuple(item.sample_id for item in items if item.sample_id in reached)
@@ -267,8 +267,8 @@ def _rest_on_thumbs(run: _Run, kto: TrainConfig, steps: Sequence[Sequence[Item]]
     own, adam, ended = run.config, run.optimizer, None
     for number, items in enumerate(steps):
         began = run.clock()
-        if run.enough() or (number and run.is_late(began)):
-            ended = "asked" if run.enough() else "time"
+        is_late = number > 0 and run.is_late(began)
+        if ended := "asked" if run.enough() else "time" if is_late else None:
             break
         if not number:
             run.config, run.optimizer = kto, make_optimizer(run.model, kto)

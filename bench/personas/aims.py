@@ -156,7 +156,8 @@ def _leak(cells: Cells) -> list[str]:
         f"{kind} {statistics.fmean(each):+.3f} (p of a loss {lost[kind]:.3f})"
         for kind, each in changes.items()
     )
-    rest = [statistics.fmean(gains_of([cell], recipes=False)) for cell in group]
+    seeds = sorted(group, key=lambda cell: cell["seed"])
+    rest = [statistics.fmean(gains_of([cell], recipes=False)) for cell in seeds]
     shown += f", by seed {', '.join(f'{each:+.3f}' for each in rest)}"
     asked = sum(map(len, changes.values()))
     words = f"a wish about recipes leaks into nothing else: no loss with p < {LIKELY}"

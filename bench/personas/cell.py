@@ -30,7 +30,7 @@ from training.drift import Wishes, drift, drift_limit
 from training.forward import response_logprobs
 from training.gate import decide, measure, neutral_prompts, question_gains, step_back
 from training.optimizer import save_optimizer
-from training.prepare import hints_of
+from training.prepare import tells_several
 from training.trainer import train
 
 TRIES = 8  # at a corrected answer
@@ -258,7 +258,7 @@ class Cell:
         if self.recipe.is_thumb or not (hinted or any(sample.is_hinted for sample in samples)):
             return self.learned[-THUMBS_REPLAYED:]
         beside = [sample for sample in self.learned if sample.reward == 1.0][-CANDIDATES:]
-        if self.recipe.config.method == "combine" and len(hints_of([*hinted, *samples])) > 1:
+        if self.recipe.config.method == "combine" and tells_several([*hinted, *samples]):
             beside = self.learned[-THUMBS_REPLAYED:]
         return sorted({s.id: s for s in (*hinted, *beside)}.values(), key=lambda sample: sample.id)
 

@@ -42,7 +42,7 @@ def test_who_tells_several_wishes_says_by_thumbs_which_is_meant_where(
     assert [step.steps for step in steps] == [len(steps)] * len(steps)
     assert (result.steps, result.trained) == (len(steps), tuple(range(1, 9)))
     scale(model, off, share=1.0)
-    thumbs_config, (items, *_) = beside_hints(base, config, told(base, *TWO), ())
+    thumbs_config, (items, *_) = beside_hints(base, config, told(base, *TWO))
     kto_backward(base, model, items, thumbs_config, nothing, weights=weights_of(items), known={})
     for name, tensor in adapter_tensors(model).items():  # Adam begins against the gradient's sign
         assert tensor.grad is not None
@@ -86,7 +86,7 @@ def test_kto_beside_hints_is_for_several_wishes_and_enough_of_both_thumbs(
 ) -> None:
     def rested(given: list[Sample], earlier: Sequence[Sample] = (), **changes: object) -> list[int]:
         settings = replace(config, **changes)  # type: ignore[arg-type]
-        _, steps = beside_hints(base, settings, given, earlier)
+        _, steps = beside_hints(base, settings, [*earlier, *given])
         assert len(steps) in (0, settings.kto_beside_steps)
         return [item.sample_id for item in steps[0]] if steps else []
 
