@@ -21,6 +21,7 @@ from bench.personas.stages import (
     best_methods,
     best_upstream,
     first_stage,
+    methods,
     second_stage,
     stages,
 )
@@ -97,11 +98,14 @@ def test_the_second_stage_takes_the_best_that_ran_on_all_three() -> None:
     assert best_upstream(ran("openclaw-opd", 0.1, 0.1)) == []
     later = [*ran("openclaw-hybrid", 0.0, 0.0, 0.0, seed=1), *ran("kto", 1.0, 1.0, 1.0, seed=2)]
     assert second_stage([*rows, *later]) == wanted  # a second seed is of the second stage
-    first, second, _, counts = stages(rows)[-4:]
-    assert counts == "Rows that learned, by how many turns were rated: 16: 26."
+    assert methods(rows)[DEFAULT] == pytest.approx(0.2)
+    farther = [*rows, row_of("opd", person="asks", turns=32)]
+    first, second = stages(farther)[-2:]
+    assert first.endswith(" | 23 of 66 | 0 of 66 | 0 of 66 |")  # rated, and so far
+    assert second.endswith("| 13 of 165 | 1 of 165 | 0 of 165 |")
     assert "| 23 of 72 |" in first
     assert "`kto` 1" in first
-    assert f"`{DEFAULT}` 30, `opd` 30, `opd-topk` 30" in second
+    assert f"`{DEFAULT}` 30, `opd` 29, `opd-topk` 30" in second
 
 
 def test_a_stage_is_asked_for_unless_cells_are_named() -> None:
@@ -129,8 +133,8 @@ def test_what_the_base_keeps_is_the_median_of_seeds_and_not_of_rows() -> None:
 def test_never_is_later_than_every_turn() -> None:
     tried = {"updates": [{"seconds": 1.0}]}
     rows = [row_of(seed=0, three=11, **tried), row_of(seed=1, **tried)]
-    assert three(rows) == "never in 16"  # the median of 11 and never
-    assert three([*rows, row_of(seed=2, three=5, turns=32, **tried)]) == "11, 1 never in 16"
+    assert three(rows) == "never in 16, 11 at best"  # the median of 11 and never
+    assert three([*rows, row_of(seed=2, three=5, turns=32, **tried)]) == "11 (5–11), 1 never in 16"
     assert three([row_of("memory")]) == "never in 16"  # it learns nothing, but its turns are rated
     assert three([row_of("base")]) == "–"
 
@@ -160,7 +164,7 @@ def test_ours_stands_beside_the_best_of_upstreams() -> None:
     assert "| short | 1 | 11 | never in 64 | openclaw-opd | at most 0.17 |" in sooner(rows)
     theirs = [row_of("openclaw-opd", seed=seed, turns=32) for seed in (0, 1)]
     rows = [row_of(three=11), row_of(seed=1, three=12), row_of("openclaw-hybrid"), *theirs]
-    assert "| short | 2 | 12 | never in 32 | openclaw-opd | at most 0.35 |" in sooner(rows)
+    assert "| short | 2 | 12 (11–12) | never in 32 | openclaw-opd | at most 0.35 |" in sooner(rows)
 
 
 def test_of_an_even_number_of_seeds_one_that_never_had_three_is_bounded_by_itself() -> None:

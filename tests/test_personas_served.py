@@ -26,11 +26,24 @@ def test_a_leak_is_a_loss_that_chance_does_not_explain() -> None:
         rows = [leaky(seed, count) for seed, count in enumerate(recipes)]
         return next(line for line in aims(rows) if "leaks into nothing else" in line)
 
-    assert "recipes -0.500 (p of a loss 0.000), the rest +0.000" in said(24, 24, 24)
-    assert "by seed +0.000, +0.000, +0.000, 96 questions" in said(24, 24, 24)
+    assert "recipes -0.500 (p of a loss 0.000; by seed -0.500 (0.000), -0.5" in said(24, 24, 24)
+    assert "the rest +0.000 (p of a loss 1.000; by" in said(24, 24, 24)
     assert said(24, 24, 24).endswith("**no** |")
     assert said(48, 48, 48).endswith("96 questions, 3 seeds | yes |")
     assert said(48, 48).endswith("**no** |")  # too few seeds to say
+
+
+def test_a_leak_on_one_seed_is_one_whatever_the_others_gain() -> None:
+    def verdict(recipes: int) -> str:
+        gained = [leaky(seed, 48) for seed in (1, 2)]
+        for row in gained:
+            row["evals"]["0"]["passed"] = [1] * 48 + [0] * 48
+        return next(line for line in aims([leaky(0, recipes), *gained]) if "leaks into" in line)
+
+    # All of 48 gain in two seeds. In the third so many lose that no draw has none: (44/48)^48 is
+    # 0.015, which of three seeds one has in 0.046, and (45/48)^48 0.045, one of three in 0.135.
+    assert verdict(44).endswith("**no** |")
+    assert verdict(45).endswith("| yes |")
 
 
 def as_served(seed: int, share: int, **more: Any) -> dict[str, Any]:
@@ -55,10 +68,13 @@ def test_what_make_run_makes_of_them_stands_by_itself_on_questions_never_tuned_o
     text = table(rows)
     line = (
         "| short | 3 | 0.00 (0.00–0.00) | 0.80 (0.70–0.90) | 0.80 (0.70–0.90) | 0.04 (0.19) |"
-        " 3 of 6 | 3 | 60 |"
+        " 3 of 6 | 3 | 60 (60–60) |"
     )
     assert line in text
-    assert "as `make run` serves it, below, 0.800" in text
+    served = f"satisfied after 16 as `make run` serves it (`{SERVED}`, below): 0.90"
+    assert f"| {served} | 0.800 (short 0.80) | **no** |" in text
+    better = table([row for row in rows if row["seed"] != 2])
+    assert f"| {served} | 0.850 (short 0.85 on 2 seeds) | **no** |" in better
     assert "moved back by | 3 of 3 that measured it | yes |" in text
     assert f"| short | {SERVED} |" not in text  # the bench's own table is of the bench's schedule
 
@@ -82,5 +98,6 @@ def test_rows_whose_samples_had_lost_a_part_of_their_version_are_counted() -> No
     assert arithmetic([exact, exact]) == []
     (said,) = arithmetic([exact, lossy, newer])
     assert "2 in bf16, 1 in fp32. Of those in bf16 1 were sampled from with less" in said
+    assert f"| short | {DEFAULT} | 2, 1 lossy |" in table([lossy, {**newer, "seed": 1}])
     (said,) = arithmetic([exact, newer])
     assert said == "Rows were trained in mixed arithmetic: 1 in bf16, 1 in fp32."

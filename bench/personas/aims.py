@@ -29,6 +29,7 @@ from bench.personas.rows import (
     values,
     well_served,
 )
+from bench.personas.stages import BEST, FIRST_SEED, JUDGED_AT, methods
 from bench.personas.thumbs import chance, chance_of_seeds, gains, gains_of, of_thumbs_alone
 from training.config import TrainConfig
 
@@ -47,6 +48,7 @@ def aims(cells: Cells) -> list[str]:
     reached = well_served(cells)
     rows = [
         *(_satisfied(cells, reached, turns, aim) for turns, aim in SATISFIED),
+        *(_as_served(cells, reached, turns, aim) for turns, aim in SATISFIED),
         _nll(cells, reached),
         _drift(cells),
         _drift_elsewhere(cells),
@@ -55,6 +57,7 @@ def aims(cells: Cells) -> list[str]:
         _leak(cells),
         _sooner(cells),
         *_thumbs(cells),
+        _winner(cells),
     ]
     kept = [row for row in rows if row]
     said = [
@@ -71,24 +74,29 @@ def _met(is_met: bool) -> str:
 
 def _satisfied(cells: Cells, people: Sequence[str], turns: int, aim: float) -> list[str]:
     each = _each(cells, people, turns, "satisfied")
+    return _of_means(f"satisfied after {turns} rated turns: {aim:.2f}", each, people, aim)
+
+
+def _as_served(cells: Cells, people: Sequence[str], turns: int, aim: float) -> list[str]:
+    """What the product's jobs make of all of them by then, on questions never tuned on."""
+    found = {
+        p: [s for c in of(cells, recipe=SERVED, person=p) if (s := unseen(c, turns)) is not None]
+        for p in people
+    }
+    each = {p: (statistics.median(shares), len(shares)) for p, shares in found.items() if shares}
+    words = f"satisfied after {turns} as `make run` serves it (`{SERVED}`, below): {aim:.2f}"
+    return _of_means(words, each, people, aim)
+
+
+def _of_means(
+    words: str, each: Mapping[str, tuple[float, int]], people: Sequence[str], aim: float
+) -> list[str]:
+    """`each`: of a person the share, and on how many seeds."""
     if not each:
         return []
-    mean = statistics.fmean(value for value, _ in each.values())
+    mean = statistics.fmean(share for share, _ in each.values())
     shown = ", ".join(f"{person} {share:.2f}{_few(n)}" for person, (share, n) in each.items())
-    words = f"satisfied after {turns} rated turns: {aim:.2f}"
-    told = f"{mean:.3f} ({shown}){_as_served(cells, people, turns)}"
-    return [words, told, _met(mean >= aim and _are_enough(each, people))]
-
-
-def _as_served(cells: Cells, people: Sequence[str], turns: int) -> str:
-    """What a job of the product makes of all of them by then."""
-    each = [
-        [s for c in of(cells, recipe=SERVED, person=p) if (s := unseen(c, turns)) is not None]
-        for p in people
-    ]
-    if not all(each):
-        return ""
-    return f"; as `make run` serves it, below, {statistics.fmean(map(statistics.median, each)):.3f}"
+    return [words, f"{mean:.3f} ({shown})", _met(mean >= aim and _are_enough(each, people))]
 
 
 def _few(seeds: int) -> str:
@@ -146,23 +154,32 @@ def _drift_elsewhere(cells: Cells) -> list[str]:
 
 
 def _leak(cells: Cells) -> list[str]:
-    """Of people whose wish is about one kind of request: is either kind kept less than before?"""
+    """Of people whose wish is about one kind of request: is either kind kept less than before, in
+    the mean of the seeds or on one of them?"""
     group = [cell for cell in of(cells, recipe=DEFAULT) if "rest" in cell["evals"]["0"]]
     if not group:
         return []
-    changes = {kind: gains_of(group, recipes=kind == "recipes") for kind in ("recipes", "the rest")}
-    lost = {kind: chance([-gain for gain in each]) for kind, each in changes.items()}
-    shown = ", ".join(
-        f"{kind} {statistics.fmean(each):+.3f} (p of a loss {lost[kind]:.3f})"
-        for kind, each in changes.items()
+    seeds = [[cell] for cell in sorted(group, key=lambda cell: cell["seed"])]
+    shown, lost = [], []
+    for kind in ("recipes", "the rest"):
+        changes = gains_of(group, recipes=kind == "recipes")
+        of_seeds = [gains_of(seed, recipes=kind == "recipes") for seed in seeds]
+        lost += [_lost(changes), *(min(1.0, len(seeds) * _lost(each)) for each in of_seeds)]
+        by_seed = ", ".join(f"{statistics.fmean(e):+.3f} ({_lost(e):.3f})" for e in of_seeds)
+        mean = f"{statistics.fmean(changes):+.3f} (p of a loss {_lost(changes):.3f}"
+        shown.append(f"{kind} {mean}; by seed {by_seed})")
+    asked = len(group[0]["evals"]["0"]["passed"])
+    words = (
+        f"a wish about recipes leaks into nothing else: no loss with p < {LIKELY}, nor on one of"
+        f" n seeds with p < {LIKELY} / n"
     )
-    seeds = sorted(group, key=lambda cell: cell["seed"])
-    rest = [statistics.fmean(gains_of([cell], recipes=False)) for cell in seeds]
-    shown += f", by seed {', '.join(f'{each:+.3f}' for each in rest)}"
-    asked = sum(map(len, changes.values()))
-    words = f"a wish about recipes leaks into nothing else: no loss with p < {LIKELY}"
-    is_met = min(lost.values()) >= LIKELY and len(group) >= ENOUGH
-    return [words, f"{shown}, {asked} questions, {len(group)} seeds", _met(is_met)]
+    told = f"{', '.join(shown)}, {asked} questions, {len(group)} seeds"
+    return [words, told, _met(min(lost) >= LIKELY and len(group) >= ENOUGH)]
+
+
+def _lost(changes: Sequence[float]) -> float:
+    """How likely it is by chance that they lose nothing."""
+    return chance([-change for change in changes])
 
 
 def _accepted(cells: Cells) -> list[str]:
@@ -273,3 +290,14 @@ def _refused(group: Cells) -> str:
 
 def _of_thumbs(person: str, base: float) -> str:
     return f"thumbs alone above the base, p < {LIKELY}: {person} (base {base:.2f})"
+
+
+def _winner(cells: Cells) -> list[str]:
+    """By what the first stage is for."""
+    first = [cell for cell in cells if cell["seed"] == FIRST_SEED]
+    means = sorted(methods(first).items(), key=lambda pair: -pair[1])
+    if DEFAULT not in dict(means):
+        return []
+    words = f"the default is the winner of the first stage, after {JUDGED_AT} rated turns"
+    shown = ", ".join(f"`{name}` {mean:.3f}" for name, mean in means[:BEST])
+    return [words, shown, _met(dict(means)[DEFAULT] == means[0][1])]

@@ -74,7 +74,9 @@ def recipe(
     )
 
 
-TRAINER = 2  # one more whenever the same settings come to train otherwise: older rows go
+# One more whenever the same settings come to train otherwise: older rows go, or the table says how
+# many there are.
+TRAINER = 2
 
 
 def made_with(recipe: Recipe) -> dict[str, Any]:

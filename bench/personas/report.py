@@ -7,6 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bench.personas.aims import aims
 from bench.personas.curves import curves, write_png
@@ -88,10 +89,10 @@ def by_person(cells: Cells, turns: Sequence[int]) -> list[str]:
     rows = []
     for person, recipe in sorted({(c["person"], c["recipe"]) for c in cells}):
         group = of(cells, person=person, recipe=recipe)
-        row = [person, recipe, str(len(group)), *(at(group, n) for n in turns)]
+        row = [person, recipe, f"{len(group)}{lossy(group)}", *(at(group, n) for n in turns)]
         rows.append([*row, three(group), drift(group), seconds(group)])
     head = ["person", "recipe", "seeds", *(f"{n} turns" for n in turns), "three in a row"]
-    return grid([*head, "drift (limit)", "s per update"], rows)
+    return grid([*head, "drift, of a limit", "s per update"], rows)
 
 
 def arithmetic(cells: Cells) -> list[str]:
@@ -100,14 +101,22 @@ def arithmetic(cells: Cells) -> list[str]:
     if len(found) < 2:
         return []
     shares = ", ".join(f"{count} in {name}" for name, count in sorted(found.items()))
-    older = sum(
-        cell.get("dtype") == "bf16" and cell.get("made_with", {}).get("trainer", 1) == 1
-        for cell in cells
-        if cell["updates"]
-    )
-    lossy = f" Of those in bf16 {older} were sampled from with less than they had learned"
-    said = f"{lossy} (docs/LOG.md, Rounding to bf16 once)." if older else ""
+    older = sum(map(is_lossy, cells))
+    but = f" Of those in bf16 {older} were sampled from with less than they had learned, `lossy`"
+    said = f"{but} (docs/LOG.md, Rounding to bf16 once)." if older else ""
     return [f"Rows were trained in mixed arithmetic: {shares}.{said}"]
+
+
+def is_lossy(cell: dict[str, Any]) -> bool:
+    """Whether the first trainer made it in bf16, which sampled from less than was learned."""
+    is_first = cell.get("made_with", {}).get("trainer", 1) == 1
+    return bool(cell["updates"]) and cell.get("dtype") == "bf16" and is_first
+
+
+def lossy(group: Cells) -> str:
+    """How many of them are."""
+    count = sum(map(is_lossy, group))
+    return f", {count} lossy" if count else ""
 
 
 def means(cells: Cells, turns: Sequence[int]) -> list[list[str]]:
@@ -159,7 +168,12 @@ def served(cells: Cells) -> list[str]:
             statistics.median(cell["gate"][name] for cell in ran)
             for name in ("drift_elsewhere", "drift_elsewhere_limit")
         )
-        row = [person, str(len(ran)), *map(spread, shares), f"{drifts:.2f} ({limits:.2f})"]
+        row = [
+            person,
+            f"{len(ran)}{lossy(ran)}",
+            *map(spread, shares),
+            f"{drifts:.2f} ({limits:.2f})",
+        ]
         rows.append([*row, f"{refused} of {len(updates)}", f"{steps:.0f}", seconds(ran)])
     head = ["person", "seeds", *(f"{n} turns" for n in turns), "drift elsewhere (limit)"]
     said = [
@@ -261,15 +275,18 @@ def asked_for(group: Cells) -> str:
 
 def at(group: Cells, turns: int) -> str:
     shares, nlls = values(group, turns, SHARE), values(group, turns, "nll")
-    return f"{spread(shares)} / {statistics.median(nlls):.2f}" if shares else "–"
+    return f"{spread(shares)} / {spread(nlls)}" if shares else "–"
 
 
-def spread(shares: Sequence[float]) -> str:
+def spread(numbers: Sequence[float], digits: int = 2) -> str:
     """Their median, and their range."""
-    if not shares:
+    if not numbers:
         return "–"
-    ends = f" ({min(shares):.2f}–{max(shares):.2f})" if len(shares) > 1 else ""
-    return f"{statistics.median(shares):.2f}{ends}"
+    low, median, high = (
+        f"{number:.{digits}f}"
+        for number in (min(numbers), statistics.median(numbers), max(numbers))
+    )
+    return f"{median} ({low}–{high})" if len(numbers) > 1 else median
 
 
 def three(group: Cells) -> str:
@@ -277,22 +294,22 @@ def three(group: Cells) -> str:
     ran = [cell for cell in group if rates(cell)]
     if not ran:
         return "–"
+    had = [cell["three"] for cell in ran if cell["three"] is not None]
+    never = f"never in {horizon(ran)}" if len(had) < len(ran) else ""
     median = turns_to_three(ran)
     if math.isinf(median):
-        return f"never in {horizon(ran)}"
-    never = sum(cell["three"] is None for cell in ran)
-    return f"{median:.0f}" + (f", {never} never in {horizon(ran)}" if never else "")
+        return f"{never}, {min(had)} at best" if had else never
+    ends = f" ({min(had)}–{max(had)})" if len(had) > 1 else ""
+    return f"{median:.0f}{ends}" + (f", {len(ran) - len(had)} {never}" if never else "")
 
 
 def drift(group: Cells) -> str:
     gates = [cell["gate"] for cell in group if cell["gate"]]
-    if not gates:
-        return "–"
-    values_, limits = [g["drift"] for g in gates], [g["drift_limit"] for g in gates]
-    return f"{statistics.median(values_):.2f} ({statistics.median(limits):.2f})"
+    limit = f" of {statistics.median(g['drift_limit'] for g in gates):.2f}" if gates else ""
+    return f"{spread([g['drift'] for g in gates])}{limit}"
 
 
 def seconds(group: Cells) -> str:
+    """Of its updates; one that was paused has none."""
     updates = [update for cell in group for update in cell["updates"]]
-    taken = [u["seconds"] for u in updates if u["seconds"] is not None]  # None: it was paused
-    return f"{statistics.median(taken):.0f}" if taken else "–"
+    return spread([u["seconds"] for u in updates if u["seconds"] is not None], digits=0)

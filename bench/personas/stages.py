@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bench.personas.people import PEOPLE
 from bench.personas.recipes import RECIPES, VARIATIONS
@@ -31,6 +31,7 @@ FIRST_SEED = SEEDS[0]
 JUDGED_AT = 16  # rated turns after which the methods are compared
 UPSTREAM_AT = 32  # and upstream's recipes: one batch of theirs is 16
 BEST = 3  # of them go on
+MARKS = (16, 32, 64)  # rated turns: how far cells went
 BESIDE = ("hinted", "memory")  # what the best are shown beside
 
 
@@ -48,19 +49,24 @@ def second_stage(cells: Cells) -> list[Key]:
 
 
 def best_methods(cells: Cells) -> list[str]:
-    """The default and the best others, by the mean satisfied of those that ran on all three people.
+    """The default and the best others."""
+    means = methods(cells)
+    others = sorted(means.keys() - {DEFAULT}, key=lambda name: (-means[name], name))
+    return [DEFAULT, *others[: BEST - 1]]
 
-    Where the person writes the answer that they want, they say more than ours do: not compared.
+
+def methods(cells: Cells) -> dict[str, float]:
+    """The mean satisfied of those of ours that ran on all three people.
+
+    Where the person writes the answer that they want, they say more than others do: not compared.
     """
-    candidates = {
+    return {
         name: mean
         for name, recipe in RECIPES.items()
         if recipe.learns == "train" and not recipe.corrects
         if name not in VARIATIONS and not name.startswith(UPSTREAMS)
         if (mean := mean_satisfied(cells, name, JUDGED_AT)) is not None
     }
-    others = sorted(candidates.keys() - {DEFAULT}, key=lambda name: (-candidates[name], name))
-    return [DEFAULT, *others[: BEST - 1]]
 
 
 def best_upstream(cells: Cells) -> list[str]:
@@ -89,8 +95,11 @@ def mean_satisfied(cells: Cells, recipe: str, turns: int) -> float | None:
 
 
 def stages(cells: Cells) -> list[str]:
-    """How much of both has run: what has not is not known."""
-    have = {(cell["recipe"], cell["person"], cell["seed"]) for cell in cells}
+    """How much of both has run, and how far: what has not is not known."""
+    have: dict[Key, int] = {}
+    for cell in cells:
+        key = cell["recipe"], cell["person"], cell["seed"]
+        have[key] = max(cell["turns"], have.get(key, 0))
     second = second_stage(cells)
     best = ", ".join(f"`{recipe}`" for recipe in recipes_of(second))
     rows = [_line("first", "all", first_stage(), have), _line("second", best, second, have)]
@@ -98,22 +107,24 @@ def stages(cells: Cells) -> list[str]:
         "What has run. First stage: all recipes but variations on"
         f" {', '.join(FIRST_PEOPLE)}, one seed.",
         f"Second: the best {BEST} methods there after {JUDGED_AT} rated turns, the best of"
-        f" upstream's after {UPSTREAM_AT}, and prompt memory, on all people with three seeds:",
+        f" upstream's after {UPSTREAM_AT}, and prompt memory, on all people with three seeds.",
+        "How far: of the cells whose turns are rated, those that went on for so many or more.",
     ]
-    lengths = Counter(cell["turns"] for cell in cells if cell["updates"])
-    counts = ", ".join(f"{turns}: {lengths[turns]}" for turns in sorted(lengths))
-    after = f"Rows that learned, by how many turns were rated: {counts}."
-    return [*said, "", *grid(["stage", "recipes", "ran", "missing"], rows), "", after]
+    return [*said, "", *grid(["stage", "recipes", "ran", "missing", *map(_to, MARKS)], rows)]
+
+
+def _to(turns: int) -> str:
+    return f"to {turns} turns"
 
 
 def recipes_of(wanted: Sequence[Key]) -> list[str]:
     return list(dict.fromkeys(recipe for recipe, _, _ in wanted))
 
 
-def _line(stage: str, recipes: str, wanted: Sequence[Key], have: set[Key]) -> list[str]:
-    missing = Counter(
-        recipe for recipe, person, seed in wanted if (recipe, person, seed) not in have
-    )
+def _line(stage: str, recipes: str, wanted: Sequence[Key], have: Mapping[Key, int]) -> list[str]:
+    missing = Counter(key[0] for key in wanted if key not in have)
     shown = ", ".join(f"`{name}` {missing[name]}" for name in recipes_of(wanted) if missing[name])
     ran = f"{len(wanted) - missing.total()} of {len(wanted)}"
-    return [stage, recipes, ran, shown or "none"]
+    rated = [have.get(key, 0) for key in wanted if RECIPES[key[0]].is_rated]
+    far = [f"{sum(turns >= mark for turns in rated)} of {len(rated)}" for mark in MARKS]
+    return [stage, recipes, ran, shown or "none", *far]
