@@ -137,9 +137,9 @@ def main() -> None:
     args.base = args.base or default_base()
     args.precision = args.precision or ("fp32" if args.device == "cpu" else "bf16")
     args.out = args.out or HERE / "results" / f"{args.device}-{args.precision}.json"
-    results: Facts = {"machine": machine(args.device, args.python or TRL_PYTHON), "cases": []}
+    results: Facts = {"cases": []}
     if args.out.exists():
-        results["cases"] = json.loads(args.out.read_text(encoding="utf-8"))["cases"]
+        results = json.loads(args.out.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as folder:
         make_batches(args, Path(folder))
         for shape in args.shapes:
@@ -196,6 +196,7 @@ def case(args: argparse.Namespace, folder: Path, loss: str, shape: str) -> Facts
     return {
         "loss": loss,
         "shape": shape,
+        "machine": machine(args.device, args.python or TRL_PYTHON),
         **sizes(json.loads(batch.read_text(encoding="utf-8"))["rows"]),
         "contestants": {each.name: summary(each) for each in running},
     }
@@ -239,7 +240,7 @@ def summary(contestant: Contestant) -> Facts:
 
 
 def machine(device: str, python: Path) -> Facts:
-    """What it ran on, and by which versions `python` has."""
+    """What a case ran on, of which code, and by which versions `python` has."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     names = [line.split(": ", 1)[1] for line in lines if line.startswith("model name")]
     asked = "import platform; from importlib.metadata import version\n"
@@ -251,6 +252,7 @@ def machine(device: str, python: Path) -> Facts:
         "cpu": names[0] if names else platform.machine(),
         "cores": os.cpu_count(),
         "date": date.today().isoformat(),
+        "commit": commit(),
         "packages": found.stdout.splitlines(),
     }
     if device == "cuda":
@@ -258,6 +260,13 @@ def machine(device: str, python: Path) -> Facts:
         said = subprocess.run(query, check=True, capture_output=True, text=True)
         facts["gpu"] = said.stdout.strip()
     return facts
+
+
+def commit() -> str:
+    """The code's, where it came with its history."""
+    asked = ["git", "describe", "--always", "--dirty"]
+    said = subprocess.run(asked, cwd=ROOT, check=False, capture_output=True, text=True)
+    return said.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":
