@@ -20,6 +20,9 @@ from training.sampling import Reply
 
 TWO = ("Please answer in one word.", "Please use lists.")
 REPLIES = ((5, 6, 7), (8, 9))
+CONFIG = TrainConfig(
+    lr=5e-3, batch_size=2, max_steps=4, rated_tokens=24, reanswer_tokens=12, kto_beside=0
+)
 
 
 @pytest.fixture
@@ -145,6 +148,49 @@ def test_a_single_like_holds_little(base: Base, model: PeftModel, config: TrainC
     )
     walk_away(model)
     assert loss(held) == pytest.approx(0.5 * loss(full), rel=1e-6)
+
+
+def test_likes_of_earlier_jobs_hold_this_one(base: Base, model: PeftModel) -> None:
+    """Both wishes and the likes are replay; the job's own hint is one of the two."""
+    known = [*told(base, *TWO), liked(base, 1), liked(base, 2)]
+    new = [make_sample(base, 30 + n, hint=TWO[1]) for n in range(4)]
+    start, ends = snapshot(model), {}
+    for weight in (0.0, 4.0):
+        scale(model, start, share=1.0)
+        own = replace(CONFIG, liked_weight=weight)
+        job(base, model, new, own, replay=known)
+        ends[weight] = torch.cat([tensor.flatten() for tensor in snapshot(model).values()])
+    assert not torch.equal(ends[0.0], ends[4.0])
+
+
+def test_each_step_of_a_set_is_held(base: Base, model: PeftModel) -> None:
+    known = [*told(base, *TWO), liked(base, 1), liked(base, 2)]
+    losses: dict[float, list[float]] = {}
+    start = snapshot(model)
+    for weight in (0.0, 4.0):
+        scale(model, start, share=1.0)
+        own = replace(CONFIG, liked_weight=weight, reanswer_steps=2, max_steps=2)
+        _, steps = job(base, model, known, own)
+        assert [step.phase for step in steps] == ["rated"] * 2 + ["reanswer"] * 2
+        losses[weight] = [step.loss for step in steps]
+    rated, *_, first, second = (b - a for a, b in zip(losses[0.0], losses[4.0], strict=True))
+    assert rated == 0  # nothing has been answered anew
+    assert first > 0  # two steps away from where the job began
+    assert second > 0
+
+
+def test_a_cancelled_job_ends_while_it_is_held(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    class Cancelled(Exception):
+        pass
+
+    def cancel() -> None:
+        raise Cancelled
+
+    held = Liked(base, model, [*told(base, *TWO), liked(base, 1)], config, cancel)
+    with pytest.raises(Cancelled):
+        loss(held)
 
 
 def test_hints_take_what_was_liked_along_less_far(
