@@ -104,8 +104,8 @@ FAILURES = (
 
 METHOD_WORDS = {
     "combine": _(
-        "hints by distillation, every thumb by reward; by KTO thumbs alone, and all beside several"
-        " wishes"
+        "hints by distillation, every thumb by reward; KTO for thumbs alone, and where somebody has"
+        " several wishes"
     ),
     "opd": _("hints by distillation, other thumbs by reward; thumbs alone by KTO"),
     "binary": _("thumbs by reward, hints left aside"),
