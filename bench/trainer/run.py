@@ -28,6 +28,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import tempfile
@@ -264,6 +265,8 @@ def machine(device: str, python: Path) -> Facts:
 
 def commit() -> str:
     """The code's, where it came with its history."""
+    if not shutil.which("git"):
+        return "unknown"
     asked = ["git", "describe", "--always", "--dirty"]
     said = subprocess.run(asked, cwd=ROOT, check=False, capture_output=True, text=True)
     return said.stdout.strip() or "unknown"
