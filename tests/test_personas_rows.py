@@ -8,11 +8,13 @@ from pathlib import Path
 from bench.personas.questions import HERE
 from bench.personas.recipes import RECIPES, made_with
 from bench.personas.report import table
-from bench.personas.rows import DEFAULT, longest
+from bench.personas.rows import DEFAULT, longest, of
 from bench.personas.run import done_cells, is_done
 from bench.personas.stages import FIRST_SEED, methods
 from clawweb.config import ROOT
 from tests.test_personas_report import row_of, written
+
+PUBLISHED = HERE / "results" / "cells.jsonl"
 
 
 def test_a_row_of_another_recipe_than_todays_is_not_done(tmp_path: Path) -> None:
@@ -47,18 +49,17 @@ def test_a_row_of_another_recipe_than_todays_is_not_done(tmp_path: Path) -> None
 
 
 def test_the_published_rows_are_of_todays_recipes() -> None:
-    path = HERE / "results" / "cells.jsonl"
-    assert len(done_cells(path)) == len(path.read_text(encoding="utf-8").splitlines())
+    assert len(done_cells(PUBLISHED)) == len(PUBLISHED.read_text(encoding="utf-8").splitlines())
 
 
 def test_the_published_table_is_what_the_published_rows_say() -> None:
-    cells = longest(done_cells(HERE / "results" / "cells.jsonl"))
+    cells = longest(done_cells(PUBLISHED))
     shown = ROOT / "docs" / "personas" / "table.md"
     assert table(cells) == shown.read_text(encoding="utf-8")
 
 
 def test_the_default_is_the_winner_of_the_published_rows() -> None:
-    cells = longest(done_cells(HERE / "results" / "cells.jsonl"))
-    means = methods([cell for cell in cells if cell["seed"] == FIRST_SEED])
+    cells = longest(done_cells(PUBLISHED))
+    means = methods(of(cells, seed=FIRST_SEED))
     assert len(means) > 3
     assert means[DEFAULT] == max(means.values())

@@ -160,21 +160,24 @@ def _leak(cells: Cells) -> list[str]:
     if not group:
         return []
     seeds = [[cell] for cell in sorted(group, key=lambda cell: cell["seed"])]
-    shown, lost = [], []
+    shown, lost, asked = [], [], 0
     for kind in ("recipes", "the rest"):
-        changes = gains_of(group, recipes=kind == "recipes")
-        of_seeds = [gains_of(seed, recipes=kind == "recipes") for seed in seeds]
-        lost += [_lost(changes), *(min(1.0, len(seeds) * _lost(each)) for each in of_seeds)]
-        by_seed = ", ".join(f"{statistics.fmean(e):+.3f} ({_lost(e):.3f})" for e in of_seeds)
-        mean = f"{statistics.fmean(changes):+.3f} (p of a loss {_lost(changes):.3f}"
-        shown.append(f"{kind} {mean}; by seed {by_seed})")
-    asked = len(group[0]["evals"]["0"]["passed"])
+        mean, *of_seeds = (gains_of(each, recipes=kind == "recipes") for each in (group, *seeds))
+        p, *by_seed = map(_lost, (mean, *of_seeds))
+        lost += [p, *(min(1.0, len(seeds) * each) for each in by_seed)]
+        gained = [
+            f"{statistics.fmean(changes):+.3f} ({each:.3f})"
+            for changes, each in zip(of_seeds, by_seed, strict=True)
+        ]
+        told = f"{statistics.fmean(mean):+.3f} (p of a loss {p:.3f}; by seed {', '.join(gained)})"
+        shown.append(f"{kind} {told}")
+        asked += len(mean)
     words = (
         f"a wish about recipes leaks into nothing else: no loss with p < {LIKELY}, nor on one of"
         f" n seeds with p < {LIKELY} / n"
     )
-    told = f"{', '.join(shown)}, {asked} questions, {len(group)} seeds"
-    return [words, told, _met(min(lost) >= LIKELY and len(group) >= ENOUGH)]
+    reached = f"{', '.join(shown)}, {asked} questions, {len(group)} seeds"
+    return [words, reached, _met(min(lost) >= LIKELY and len(group) >= ENOUGH)]
 
 
 def _lost(changes: Sequence[float]) -> float:
@@ -294,10 +297,10 @@ def _of_thumbs(person: str, base: float) -> str:
 
 def _winner(cells: Cells) -> list[str]:
     """By what the first stage is for."""
-    first = [cell for cell in cells if cell["seed"] == FIRST_SEED]
-    means = sorted(methods(first).items(), key=lambda pair: -pair[1])
-    if DEFAULT not in dict(means):
+    means = methods(of(cells, seed=FIRST_SEED))
+    if DEFAULT not in means:
         return []
     words = f"the default is the winner of the first stage, after {JUDGED_AT} rated turns"
-    shown = ", ".join(f"`{name}` {mean:.3f}" for name, mean in means[:BEST])
-    return [words, shown, _met(dict(means)[DEFAULT] == means[0][1])]
+    best = sorted(means, key=lambda name: -means[name])[:BEST]
+    shown = ", ".join(f"`{name}` {means[name]:.3f}" for name in best)
+    return [words, shown, _met(means[DEFAULT] == max(means.values()))]

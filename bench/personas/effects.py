@@ -13,13 +13,13 @@ tokens of a reply that are left out.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from pathlib import Path
 
 import torch
 
 from bench.personas.people import PEOPLE
+from bench.personas.questions import all_questions
 from rollouts.hints import NOTE, hinted_messages
 from rollouts.types import Message
 from training.adapters import attach, detach
@@ -60,8 +60,7 @@ def main() -> None:
     parser.add_argument("--after", type=int, default=0)
     args = parser.parse_args()
     base = load_base(args.base, threads=1)
-    path = Path(__file__).with_name("questions.json")
-    questions = json.loads(path.read_text(encoding="utf-8"))["train"][: args.questions]
+    questions = all_questions()["train"][: args.questions]
     asked = [[Message(role="user", content=question)] for question in questions]
     for turn in range(args.before):
         said = replies_of(base, [base.render(messages) for messages in asked])

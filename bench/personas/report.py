@@ -89,7 +89,7 @@ def by_person(cells: Cells, turns: Sequence[int]) -> list[str]:
     rows = []
     for person, recipe in sorted({(c["person"], c["recipe"]) for c in cells}):
         group = of(cells, person=person, recipe=recipe)
-        row = [person, recipe, f"{len(group)}{lossy(group)}", *(at(group, n) for n in turns)]
+        row = [person, recipe, seeds_of(group), *(at(group, n) for n in turns)]
         rows.append([*row, three(group), drift(group), seconds(group)])
     head = ["person", "recipe", "seeds", *(f"{n} turns" for n in turns), "three in a row"]
     return grid([*head, "drift, of a limit", "s per update"], rows)
@@ -113,10 +113,10 @@ def is_lossy(cell: dict[str, Any]) -> bool:
     return bool(cell["updates"]) and cell.get("dtype") == "bf16" and is_first
 
 
-def lossy(group: Cells) -> str:
-    """How many of them are."""
+def seeds_of(group: Cells) -> str:
+    """How many, and how many of them are lossy."""
     count = sum(map(is_lossy, group))
-    return f", {count} lossy" if count else ""
+    return f"{len(group)}, {count} lossy" if count else str(len(group))
 
 
 def means(cells: Cells, turns: Sequence[int]) -> list[list[str]]:
@@ -168,12 +168,7 @@ def served(cells: Cells) -> list[str]:
             statistics.median(cell["gate"][name] for cell in ran)
             for name in ("drift_elsewhere", "drift_elsewhere_limit")
         )
-        row = [
-            person,
-            f"{len(ran)}{lossy(ran)}",
-            *map(spread, shares),
-            f"{drifts:.2f} ({limits:.2f})",
-        ]
+        row = [person, seeds_of(ran), *map(spread, shares), f"{drifts:.2f} ({limits:.2f})"]
         rows.append([*row, f"{refused} of {len(updates)}", f"{steps:.0f}", seconds(ran)])
     head = ["person", "seeds", *(f"{n} turns" for n in turns), "drift elsewhere (limit)"]
     said = [

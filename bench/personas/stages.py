@@ -43,7 +43,7 @@ def first_stage() -> list[Key]:
 def second_stage(cells: Cells) -> list[Key]:
     """As the first stage's rows have it so far: what ran on more seeds was chosen already, and is
     not compared with what did not."""
-    first = [cell for cell in cells if cell["seed"] == FIRST_SEED]
+    first = of(cells, seed=FIRST_SEED)
     recipes = [*best_methods(first), *best_upstream(first), *BESIDE]
     return [(recipe, person, seed) for seed in SEEDS for person in PEOPLE for recipe in recipes]
 
@@ -95,11 +95,8 @@ def mean_satisfied(cells: Cells, recipe: str, turns: int) -> float | None:
 
 
 def stages(cells: Cells) -> list[str]:
-    """How much of both has run, and how far: what has not is not known."""
-    have: dict[Key, int] = {}
-    for cell in cells:
-        key = cell["recipe"], cell["person"], cell["seed"]
-        have[key] = max(cell["turns"], have.get(key, 0))
+    """How much of both has run, and how far: what has not is not known. `cells`: one of a key."""
+    have = {(cell["recipe"], cell["person"], cell["seed"]): cell["turns"] for cell in cells}
     second = second_stage(cells)
     best = ", ".join(f"`{recipe}`" for recipe in recipes_of(second))
     rows = [_line("first", "all", first_stage(), have), _line("second", best, second, have)]
@@ -110,11 +107,8 @@ def stages(cells: Cells) -> list[str]:
         f" upstream's after {UPSTREAM_AT}, and prompt memory, on all people with three seeds.",
         "How far: of the cells whose turns are rated, those that went on for so many or more.",
     ]
-    return [*said, "", *grid(["stage", "recipes", "ran", "missing", *map(_to, MARKS)], rows)]
-
-
-def _to(turns: int) -> str:
-    return f"to {turns} turns"
+    far = [f"to {turns} turns" for turns in MARKS]
+    return [*said, "", *grid(["stage", "recipes", "ran", "missing", *far], rows)]
 
 
 def recipes_of(wanted: Sequence[Key]) -> list[str]:
