@@ -27,6 +27,8 @@ v1 = AdapterVersion.objects.get(name={name!r})
 number = versions.next_version(v1.user)
 path = versions.folder_for(v1.user, number, 1)
 shutil.copytree(config().var / v1.path, config().var / path)
+# The sweep may unload it between its load and its row: it is loaded again only with its probe.
+shutil.copy(config().var / f"{{v1.path}}.probe.json", config().var / f"{{path}}.probe.json")
 twin = AdapterVersion.objects.create(
     user=v1.user, version=number, name=versions.adapter_name(v1.user, number, v1.sha256),
     state="standby", parent=v1, path=str(path), sha256=v1.sha256, size_bytes=v1.size_bytes,
