@@ -19,6 +19,8 @@ from bench.personas.people import PEOPLE
 from bench.personas.questions import all_questions, questions_for
 from bench.personas.recipes import RECIPES, SERVED
 from bench.personas.rival import schedule
+from bench.personas.rows import DEFAULT
+from bench.personas.sets import RULES, Ruled
 from bench.personas.sft import sft_update
 from rollouts.hints import prompted_messages
 from rollouts.types import BASE, Message, Policy, Rollout, Sample, SamplingParams
@@ -277,3 +279,24 @@ def test_plain_sft_goes_on_where_a_clipped_surrogate_would_stop(base: Base, tmp_
     assert all(after < before for before, after in pairwise(losses))
     beyond = next(n for n, loss in enumerate(losses) if first - loss > log(1.28))
     assert beyond < len(losses) - 3
+
+
+def test_how_many_sets_few_complaints_ask_for_goes_by_the_rule(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, TrainConfig] = {}
+
+    def train(cell: Ruled, _: Any, config: TrainConfig, __: Path) -> dict[str, Any]:
+        asked[cell.rule] = config
+        return {"accepted": False}
+
+    monkeypatch.setattr(Cell, "train", train)
+    for rule in RULES:
+        cell = Ruled(stage, RECIPES[DEFAULT], PEOPLE["greets"], seed=0)
+        cell.rule, cell.answers = rule, 2
+        row = cell.run(8, with_gate=False)
+        length = (len(GREETING) + len(BARE)) / 2  # a token each letter
+        assert row["evals"]["0"] == {"satisfied": 0.5, "tokens": length}
+    assert {config.reanswer_sets for config in asked.values()} == {"all"}
+    steps = {rule: config.max_steps for rule, config in asked.items()}
+    assert steps == {"share": 1 + 3, "root": 1 + 5}  # of 6 with four of eight: 3, 4.24

@@ -370,3 +370,13 @@ def test_an_aim_of_thumbs_alone_asks_for_a_base_between() -> None:
     assert "plain (base 0.50) | not run | **no** |" in "\n".join(aims([*sure, other]))
     never = [thumbed(seed, [0] * 24, [1] * 24) for seed in range(3)]
     assert not any("thumbs alone" in line for line in aims(never))  # nothing to tell thumbs apart
+
+
+def test_the_table_says_how_long_replies_are_at_first_and_at_the_end() -> None:
+    found = {"satisfied": 0.5, "nll": 1.0, "passed": [1, 0]}
+    rows = [
+        row_of(seed=seed, evals={"0": {**found, "tokens": 140.0}, "16": {**found, "tokens": end}})
+        for seed, end in enumerate((40.0, 50.4))
+    ]
+    assert "| 140 → 45 (40–50) |" in table(rows)
+    assert "→" not in table([row_of()]).split("| person |")[1]  # an older row does not say

@@ -71,6 +71,7 @@ def table(cells: Cells) -> str:
         "`openclaw-*` are rebuilt from formulas: bench/personas/recipes.py says what differs.",
         "Updates had no time limit, and every rating trains; what `make run` makes of the same",
         f"people is below, `{SERVED}`. `never in N`: not within N rated turns.",
+        "`tokens`: the mean length of those replies, at first → at the end; at most 160.",
         "Seconds per update are of several machines, mostly with two or three cells at once.",
         *arithmetic(cells),
     ]
@@ -90,8 +91,8 @@ def by_person(cells: Cells, turns: Sequence[int]) -> list[str]:
     for person, recipe in sorted({(c["person"], c["recipe"]) for c in cells}):
         group = of(cells, person=person, recipe=recipe)
         row = [person, recipe, seeds_of(group), *(at(group, n) for n in turns)]
-        rows.append([*row, three(group), drift(group), seconds(group)])
-    head = ["person", "recipe", "seeds", *(f"{n} turns" for n in turns), "three in a row"]
+        rows.append([*row, tokens(group), three(group), drift(group), seconds(group)])
+    head = ["person", "recipe", "seeds", *(f"{n} turns" for n in turns), "tokens", "three in a row"]
     return grid([*head, "drift, of a limit", "s per update"], rows)
 
 
@@ -271,6 +272,15 @@ def asked_for(group: Cells) -> str:
 def at(group: Cells, turns: int) -> str:
     shares, nlls = values(group, turns, SHARE), values(group, turns, "nll")
     return f"{spread(shares)} / {spread(nlls)}" if shares else "–"
+
+
+def tokens(group: Cells) -> str:
+    """The mean length of held-out replies, at first and after the last turn."""
+    first, end = (
+        [cell["evals"][turns]["tokens"] for cell, turns in ends if "tokens" in cell["evals"][turns]]
+        for ends in ([(c, "0") for c in group], [(c, last(c)) for c in group])
+    )
+    return f"{statistics.median(first):.0f} → {spread(end, 0)}" if first and end else "–"
 
 
 def spread(numbers: Sequence[float], digits: int = 2) -> str:
