@@ -276,11 +276,12 @@ def at(group: Cells, turns: int) -> str:
 
 def tokens(group: Cells) -> str:
     """The mean length of held-out replies, at first and after the last turn."""
-    first, end = (
-        [cell["evals"][turns]["tokens"] for cell, turns in ends if "tokens" in cell["evals"][turns]]
-        for ends in ([(c, "0") for c in group], [(c, last(c)) for c in group])
-    )
-    return f"{statistics.median(first):.0f} → {spread(end, 0)}" if first and end else "–"
+    ends = [(cell["evals"]["0"], cell["evals"][last(cell)]) for cell in group]
+    lengths = [(first["tokens"], end["tokens"]) for first, end in ends if "tokens" in first]
+    if not lengths:
+        return "–"
+    before, after = zip(*lengths, strict=True)
+    return f"{statistics.median(before):.0f} → {spread(after, 0)}"
 
 
 def spread(numbers: Sequence[float], digits: int = 2) -> str:

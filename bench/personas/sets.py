@@ -43,7 +43,7 @@ class Ruled(Cell):
     answers = 1
 
     def train(self, samples: Sequence[Sample], config: TrainConfig, folder: Path) -> dict[str, Any]:
-        unliked = sum(bool(sample.hint) or sample.reward != 1.0 for sample in samples)
+        unliked = sum(sample.is_hinted or sample.reward != 1.0 for sample in samples)
         sets = math.ceil((config.max_steps - 1) * RULES[self.rule](unliked / len(samples)))
         config = replace(config, reanswer_sets="all", max_steps=sets + 1)
         return super().train(samples, config, folder)
