@@ -7,7 +7,7 @@ from typing import Any
 from bench.personas.aims import aims
 from bench.personas.questions import HELD_OUT
 from bench.personas.recipes import SERVED
-from bench.personas.report import arithmetic, beside, table
+from bench.personas.report import arithmetic, beside, by_earlier_trainers, table
 from bench.personas.rows import DEFAULT
 from tests.test_personas_report import row_of, thumbed
 
@@ -53,7 +53,10 @@ def as_served(seed: int, share: int, **more: Any) -> dict[str, Any]:
         n: {"satisfied": 0.9, "nll": 1.0, "passed": [1] * HELD_OUT + [1] * of + [0] * (100 - of)}
         for n, of in ends.items()
     }
-    updates = [{"steps": 3, "seconds": 60.0, "accepted": accepted} for accepted in (True, False)]
+    updates = [
+        {"steps": 3, "seconds": 60.0, "liked": 0, "accepted": accepted}
+        for accepted in (True, False)
+    ]
     gate = {"drift": 0.2, "drift_limit": 0.2, "accepted": True}
     gate |= {"drift_elsewhere": 0.04, "drift_elsewhere_limit": 0.19}
     gate |= dict.fromkeys(("repetition", "empty", "cut_off", "length"), 0.0)
@@ -92,7 +95,7 @@ def test_the_default_stands_beside_its_rival_pair_by_pair() -> None:
 
 
 def test_rows_whose_samples_had_lost_a_part_of_their_version_are_counted() -> None:
-    trained = row_of() | {"updates": [{"seconds": 1.0}]}
+    trained = row_of() | {"updates": [{"seconds": 1.0, "liked": 0}]}
     exact, lossy = trained | {"dtype": "fp32"}, trained | {"dtype": "bf16"}
     newer = lossy | {"made_with": {"trainer": 2}}
     assert arithmetic([exact, exact]) == []
@@ -101,3 +104,18 @@ def test_rows_whose_samples_had_lost_a_part_of_their_version_are_counted() -> No
     assert f"| short | {DEFAULT} | 2, 1 lossy |" in table([lossy, {**newer, "seed": 1}])
     (said,) = arithmetic([exact, newer])
     assert said == "Rows were trained in mixed arithmetic: 1 in bf16, 1 in fp32."
+
+
+def test_rows_that_answered_anew_less_often_are_marked() -> None:
+    def row(recipe: str, liked: int, seed: int, trainer: int = 2) -> dict[str, Any]:
+        update = {"seconds": 1.0, "liked": liked}
+        made = {"made_with": {"trainer": trainer}}
+        return row_of(recipe, seed=seed) | made | {"updates": [update]}
+
+    all_or_nothing = [row(DEFAULT, 0, 0), row(DEFAULT, 8, 1)]
+    others = [row("opd-all-sets", 4, 0), row("sft", 4, 0), row("opd-rated-only", 4, 0)]
+    todays = row(DEFAULT, 7, 2, trainer=3)
+    assert by_earlier_trainers([*all_or_nothing, *others, todays]) == []
+    fewer = row(DEFAULT, 7, 2)
+    assert by_earlier_trainers([fewer])[0].startswith("In 1 rows, `fewer`, some job")
+    assert f"| short | {DEFAULT} | 3, 1 fewer |" in table([*all_or_nothing, fewer])

@@ -7,10 +7,10 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from bench.personas.aims import aims
 from bench.personas.curves import curves, write_png
+from bench.personas.older import had_fewer_sets, is_lossy, seeds_of
 from bench.personas.questions import HELD_OUT
 from bench.personas.recipes import SERVED, VARIATIONS
 from bench.personas.rows import (
@@ -74,6 +74,7 @@ def table(cells: Cells) -> str:
         "`tokens`: the mean length of those replies, at first → at the end; at most 160.",
         "Seconds per update are of several machines, mostly with two or three cells at once.",
         *arithmetic(cells),
+        *by_earlier_trainers(cells),
     ]
     said = "Variations of `combine` and `opd`, each in a thing or two: what its parts do."
     parts = [
@@ -108,16 +109,15 @@ def arithmetic(cells: Cells) -> list[str]:
     return [f"Rows were trained in mixed arithmetic: {shares}.{said}"]
 
 
-def is_lossy(cell: dict[str, Any]) -> bool:
-    """Whether the first trainer made it in bf16, which sampled from less than was learned."""
-    is_first = cell.get("made_with", {}).get("trainer", 1) == 1
-    return bool(cell["updates"]) and cell.get("dtype") == "bf16" and is_first
-
-
-def seeds_of(group: Cells) -> str:
-    """How many, and how many of them are lossy."""
-    count = sum(map(is_lossy, group))
-    return f"{len(group)}, {count} lossy" if count else str(len(group))
+def by_earlier_trainers(cells: Cells) -> list[str]:
+    """How many rows re-answered less than a job does today."""
+    count = sum(map(had_fewer_sets, cells))
+    if not count:
+        return []
+    return [
+        f"In {count} rows, `fewer`, some job answered anew by the share of what was not liked,",
+        "and not by its root (docs/LOG.md, One complaint among seven likes).",
+    ]
 
 
 def means(cells: Cells, turns: Sequence[int]) -> list[list[str]]:

@@ -31,6 +31,7 @@ from typing import Any
 
 from bench.personas.cell import EVALS, Cell
 from bench.personas.lab import Lab
+from bench.personas.older import EARLIER
 from bench.personas.people import PEOPLE
 from bench.personas.questions import HELD_OUT, HERE
 from bench.personas.recipes import QUICK, RECIPES, made_with
@@ -62,15 +63,15 @@ def is_present(row: dict[str, Any]) -> bool:
     rows, what they are by default, and SFT always had corrections; the oldest rows name no
     settings, and are taken. Least effects of hints were once in nats: none was dropped for
     them, and on the base's replies the people's would not be today (docs/LOG.md, What a hint
-    moves). The first trainer sampled in bf16 what had lost a part of the version: its rows stay
-    until they are run again, and the table counts them."""
+    moves). Rows of earlier trainers stay until they are run again: bench/personas/older.py marks
+    those that today's would make otherwise."""
     recipe = RECIPES.get(row["recipe"])
     if recipe is None or "made_with" not in row:
         return recipe is not None
     before = {"corrects": recipe.learns == "sft", "trainer": 1}
     before |= {"at_once": False, "as_served": False}
     now, then = made_with(recipe), {**before, **row["made_with"]}
-    if then["trainer"] == 1:
+    if then["trainer"] in EARLIER:
         then["trainer"] = now["trainer"]
     default = json.loads(TrainConfig().to_json())
     # Nobody else who has several wishes liked enough replies for KTO beside the hints.

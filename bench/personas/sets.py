@@ -2,10 +2,11 @@
 
     PYTHONPATH=. python bench/personas/sets.py --people short plain --seeds 0 1 --answers 2
 
-Of n rated replies of which d were not liked a job takes ceil(6 d / n) sets ("share", the trainer's
-own) or ceil(6 sqrt(d / n)) ("root"). Per person, seed and rule: the share of answers that satisfy
-after each job, to 96 held-out questions and so often as `--answers` says, their mean length, and of
-each job so far how many replies were liked and how many steps it made.
+Of n rated replies of which d were not liked a job takes ceil(6 d / n) sets ("share", as before
+decision 0034) or ceil(6 sqrt(d / n)) ("root", the trainer's own). Per person, seed and rule: the
+share of answers that satisfy after each job, to 96 held-out questions and so often as `--answers`
+says, their mean length, and of each job so far how many replies were liked and how many steps it
+made.
 """
 
 from __future__ import annotations

@@ -42,12 +42,12 @@ def test_who_likes_everything_is_left_alone(
 
 @pytest.mark.parametrize(
     ("disliked", "hinted", "unvoted", "liked", "sets"),
-    [  # ceil(6 d / n)
+    [  # ceil(6 sqrt(d / n))
         (8, 0, 0, 0, 6),
-        (1, 0, 0, 7, 1),  # 0.75
-        (2, 0, 0, 6, 2),  # 1.5
-        (0, 3, 0, 5, 3),  # 2.25: liked, and something was still to be better
-        (0, 0, 1, 1, 3),  # nobody has said that it was liked
+        (1, 0, 0, 7, 3),  # 2.12
+        (2, 0, 0, 6, 3),  # 3
+        (0, 3, 0, 5, 4),  # 3.67: liked, and something was still to be better
+        (0, 0, 1, 1, 5),  # 4.24: nobody has said that it was liked
         (0, 0, 0, 8, 0),
     ],
 )

@@ -1,0 +1,42 @@
+"""Rows of earlier trainers, that stay until they are run again: which, and how the table marks
+them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.personas.recipes import RECIPES
+from bench.personas.rows import Cells
+
+Row = dict[str, Any]
+EARLIER = (1, 2)  # trainers whose rows still hold
+
+
+def trainer_of(row: Row) -> int:
+    """Rows that do not say are the first one's."""
+    number: int = row.get("made_with", {}).get("trainer", 1)
+    return number
+
+
+def is_lossy(row: Row) -> bool:
+    """Whether the first trainer made it in bf16, which sampled from less than was learned."""
+    return bool(row["updates"]) and row.get("dtype") == "bf16" and trainer_of(row) == 1
+
+
+def had_fewer_sets(row: Row) -> bool:
+    """Whether a job of it answered anew by the share of what was not liked, and no longer by that
+    share's root: the jobs that had all or nothing to learn are the same by both."""
+    recipe = RECIPES[row["recipe"]]
+    config = recipe.config
+    if recipe.learns != "train" or not config.distils or config.reanswer_sets == "all":
+        return False
+    if trainer_of(row) > 2 or config.max_steps == 1:
+        return False
+    return any(0 < update["liked"] < recipe.batch for update in row["updates"])
+
+
+def seeds_of(group: Cells) -> str:
+    """How many, and how many of them bear which mark."""
+    marks = {"lossy": is_lossy, "fewer": had_fewer_sets}
+    counts = {mark: sum(map(bears, group)) for mark, bears in marks.items()}
+    return ", ".join([str(len(group)), *(f"{n} {mark}" for mark, n in counts.items() if n)])
