@@ -83,15 +83,18 @@ def test_what_make_run_makes_of_them_stands_by_itself_on_questions_never_tuned_o
 
 
 def test_the_default_stands_beside_its_rival_pair_by_pair() -> None:
-    def end(recipe: str, seed: int, share: float) -> dict[str, Any]:
-        found = {"satisfied": share, "nll": 1.0, "passed": [1, 0]}
+    def end(recipe: str, seed: int, passed: list[int]) -> dict[str, Any]:
+        found = {"satisfied": 0.5, "nll": 1.0, "passed": passed}
         return row_of(recipe, seed=seed, evals={"0": found, "16": found})
 
-    pairs = [(0.5, 0.4), (0.7, 0.4)]  # gaps 0.1 and 0.3: 0.2, and sd 0.1414 / sqrt(2) = 0.1
-    rows = [end(DEFAULT, seed, ours) for seed, (ours, _) in enumerate(pairs)]
-    rows += [end("opd", seed, theirs) for seed, (_, theirs) in enumerate(pairs)]
-    assert "| 16 | 2 | +0.200 ± 0.100 |" in "\n".join(beside(rows))
+    # Of the four that both were asked: gaps 0.25 and 0.75: 0.5, and sd 0.3536 / sqrt(2) = 0.25.
+    rows = [end(DEFAULT, 0, [1, 1, 0, 0] + [0] * 92), end(DEFAULT, 1, [1, 1, 1, 0])]
+    rows += [end("opd", 0, [1, 0, 0, 0]), end("opd", 1, [0, 0, 0, 0])]
+    assert "| 16 | 2 | +0.500 ± 0.250 |" in "\n".join(beside(rows))
     assert beside(rows[:3]) == []
+    for row in rows:
+        row["evals"]["16"]["rest"] = 0.5
+    assert beside(rows) == []  # seed 0 is not compared, and one pair says nothing
 
 
 def test_rows_whose_samples_had_lost_a_part_of_their_version_are_counted() -> None:

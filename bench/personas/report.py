@@ -184,15 +184,18 @@ def served(cells: Cells) -> list[str]:
 
 
 def beside(cells: Cells) -> list[str]:
-    """The default and its nearest rival, pair by pair of the same person, seed and questions."""
+    """The default and its nearest rival, pair by pair of the same person and seed, on the questions
+    that both were asked: the first, where one was asked more. (Of two kinds of request the first
+    are others then: left out.)"""
     rows = []
     for turns in (8, 16, 32):
         ours, theirs = (
-            {(c["person"], c["seed"], len(end["passed"])): end[SHARE]
+            {(c["person"], c["seed"], len(end["passed"]) if "rest" in end else 0): end["passed"]
              for c in of(cells, recipe=name) if (end := c["evals"].get(str(turns)))}
             for name in (DEFAULT, RIVAL)
         )  # fmt: skip
-        gaps = [ours[key] - theirs[key] for key in ours.keys() & theirs.keys()]
+        both = [zip(ours[key], theirs[key], strict=False) for key in ours.keys() & theirs.keys()]
+        gaps = [statistics.fmean(our - their for our, their in pair) for pair in both]
         if len(gaps) > 1:
             error = statistics.stdev(gaps) / math.sqrt(len(gaps))
             gap = f"{statistics.fmean(gaps):+.3f} ± {error:.3f}"
