@@ -71,11 +71,9 @@ def test_the_published_rows_agree_on_what_the_base_answered() -> None:
 
 
 def ran(recipe: str, *shares: float, **more: Any) -> list[dict[str, Any]]:
-    """Rows of the first stage's people, each with what it satisfied after 16 ratings."""
-    at_first = {"satisfied": 0.0, "passed": [0, 0]}
-    found = [
-        {"0": at_first, "16": {"satisfied": share}, "32": {"satisfied": share}} for share in shares
-    ]
+    """Rows of the first stage's people, each with what it satisfied after 16 ratings: tenths."""
+    ends = [{"satisfied": s, "passed": [1] * (n := round(10 * s)) + [0] * (10 - n)} for s in shares]
+    found = [{"0": {"satisfied": 0.0, "passed": [0] * 10}, "16": end, "32": end} for end in ends]
     pairs = zip(FIRST_PEOPLE, found, strict=False)
     return [row_of(recipe, person=person, evals=evals, **more) for person, evals in pairs]
 

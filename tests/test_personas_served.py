@@ -7,8 +7,8 @@ from typing import Any
 from bench.personas.aims import aims
 from bench.personas.questions import HELD_OUT
 from bench.personas.recipes import SERVED
-from bench.personas.report import arithmetic, beside, by_earlier_trainers, table
-from bench.personas.rows import DEFAULT
+from bench.personas.report import arithmetic, asked_more, beside, by_earlier_trainers, table
+from bench.personas.rows import DEFAULT, shared
 from tests.test_personas_report import row_of, thumbed
 
 
@@ -92,9 +92,20 @@ def test_the_default_stands_beside_its_rival_pair_by_pair() -> None:
     rows += [end("opd", 0, [1, 0, 0, 0]), end("opd", 1, [0, 0, 0, 0])]
     assert "| 16 | 2 | +0.500 ± 0.250 |" in "\n".join(beside(rows))
     assert beside(rows[:3]) == []
-    for row in rows:
-        row["evals"]["16"]["rest"] = 0.5
-    assert beside(rows) == []  # seed 0 is not compared, and one pair says nothing
+
+
+def test_rows_are_compared_on_the_questions_that_every_row_was_asked() -> None:
+    def asked(person: str, passed: list[int]) -> dict[str, Any]:
+        return row_of(person=person, evals={"16": {"passed": passed}})
+
+    few, many = [1, 0] * 12, [1, 0] * 12 + [1] * 72
+    assert shared(asked("plain", few), 16) == shared(asked("plain", many), 16) == few
+    assert shared(asked("plain", few), 32) == []
+    rows = [row_of(evals={"0": {"passed": passed}}) for passed in (few, many, many)]
+    assert asked_more(rows)[0].startswith("2 rows are of more than 24 questions.")
+    assert asked_more(rows[:1]) == []
+    halves = [1] * 12 + [0] * 36 + [0, 1] * 6 + [0] * 36  # prose, then recipes: of each the first
+    assert shared(asked("recipes", halves), 16) == [1] * 12 + [0, 1] * 6
 
 
 def test_rows_whose_samples_had_lost_a_part_of_their_version_are_counted() -> None:

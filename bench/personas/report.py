@@ -31,6 +31,7 @@ from bench.personas.rows import (
     question_nats,
     races,
     rates,
+    shared,
     turns_to_three,
     unseen,
     values,
@@ -75,6 +76,7 @@ def table(cells: Cells) -> str:
         "Seconds per update are of several machines, mostly with two or three cells at once.",
         *arithmetic(cells),
         *by_earlier_trainers(cells),
+        *asked_more(cells),
     ]
     said = "Variations of `combine` and `opd`, each in a thing or two: what its parts do."
     parts = [
@@ -117,6 +119,17 @@ def by_earlier_trainers(cells: Cells) -> list[str]:
     return [
         f"In {count} rows, `fewer`, some job answered anew by the share of what was not liked,",
         "and not by its root (docs/LOG.md, One complaint among seven likes).",
+    ]
+
+
+def asked_more(cells: Cells) -> list[str]:
+    """How many rows have more questions behind their shares than the others."""
+    count = sum(len(cell["evals"]["0"]["passed"]) > HELD_OUT for cell in cells)
+    if not count:
+        return []
+    return [
+        f"{count} rows are of more than {HELD_OUT} questions. Recipes are compared, below and for",
+        f"the stages, on the {HELD_OUT} that every row was asked.",
     ]
 
 
@@ -185,13 +198,12 @@ def served(cells: Cells) -> list[str]:
 
 def beside(cells: Cells) -> list[str]:
     """The default and its nearest rival, pair by pair of the same person and seed, on the questions
-    that both were asked: the first, where one was asked more. (Of two kinds of request the first
-    are others then: left out.)"""
+    that every row was asked."""
     rows = []
     for turns in (8, 16, 32):
         ours, theirs = (
-            {(c["person"], c["seed"], len(end["passed"]) if "rest" in end else 0): end["passed"]
-             for c in of(cells, recipe=name) if (end := c["evals"].get(str(turns)))}
+            {(c["person"], c["seed"]): passed
+             for c in of(cells, recipe=name) if (passed := shared(c, turns))}
             for name in (DEFAULT, RIVAL)
         )  # fmt: skip
         both = [zip(ours[key], theirs[key], strict=False) for key in ours.keys() & theirs.keys()]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.personas.people import PEOPLE
 from bench.personas.questions import HELD_OUT
 from bench.personas.recipes import RECIPES
 from training.config import TrainConfig
@@ -38,6 +39,16 @@ def of(cells: Iterable[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
 
 def values(cells: Cells, turns: int, name: str) -> list[float]:
     return [cell["evals"][str(turns)][name] for cell in cells if str(turns) in cell["evals"]]
+
+
+def shared(cell: dict[str, Any], turns: int) -> list[int]:
+    """What passed then of the held-out questions that every row was asked: the first `HELD_OUT`, of
+    two kinds of request the first of each. [] where none were asked then."""
+    passed: list[int] = cell["evals"].get(str(turns), {"passed": []})["passed"]
+    if not PEOPLE[cell["person"]].recipes:
+        return passed[:HELD_OUT]
+    kinds = passed[: len(passed) // 2], passed[len(passed) // 2 :]
+    return [each for kind in kinds for each in kind[: HELD_OUT // 2]]
 
 
 def unseen(cell: dict[str, Any], turns: int) -> float | None:

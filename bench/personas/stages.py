@@ -14,14 +14,13 @@ from bench.personas.people import PEOPLE
 from bench.personas.recipes import RECIPES, VARIATIONS
 from bench.personas.rows import (
     DEFAULT,
-    SHARE,
     UPSTREAMS,
     Cells,
     grid,
     middle,
     of,
+    shared,
     turns_to_three,
-    values,
 )
 
 Key = tuple[str, str, int]  # recipe, person, seed
@@ -87,9 +86,14 @@ def best_upstream(cells: Cells) -> list[str]:
 
 
 def mean_satisfied(cells: Cells, recipe: str, turns: int) -> float | None:
-    """Over the three people; None if it has not run on all."""
+    """Over the three people, on the questions that every row was asked; None if it has not run on
+    all."""
     group = of(cells, recipe=recipe)
-    each = [middle(values(of(group, person=p), turns, SHARE)) for p in FIRST_PEOPLE]
+    shares = (
+        [statistics.fmean(passed) for c in of(group, person=p) if (passed := shared(c, turns))]
+        for p in FIRST_PEOPLE
+    )
+    each = [middle(of_person) for of_person in shares]
     known = [share for share in each if share is not None]
     return statistics.fmean(known) if len(known) == len(each) else None
 
