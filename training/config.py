@@ -87,7 +87,7 @@ class TrainConfig:
     rated_tokens: int = 64  # of each rated reply only the first so many train; bounds time
     reanswer_tokens: int = 56  # longest re-answer; bounds time; docs/LOG.md, Recipe tuning
     reanswer_hints: str = "own"  # of the re-answered turn; or all "collected", its own last
-    reanswer_sets: str = "needed"  # max_steps - 1 by the disliked share, or "all"; docs/LOG.md
+    reanswer_sets: str = "needed"  # by the root of the disliked share, or "all"; docs/LOG.md
     reanswer_steps: int = 1  # optimizer steps on one set of re-answers; the later ones are cheap
     reanswer_temperature: float = 0.7  # as the replies themselves are sampled
 

@@ -255,6 +255,21 @@ def test_without_a_hint_both_combinations_are_the_thumb_alone(
     )
 
 
+def test_under_opd_the_thumb_of_a_hinted_reply_moves_nothing(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    def moved(method: str, reward: float) -> list[Tensor]:
+        settings = dataclasses.replace(config, method=method)
+        items = items_of(base, [make_sample(base, 1, reward=reward)], settings)
+        return gradients(base, model, items, settings)
+
+    walk_away(model)
+    pairs = zip(moved("opd", 1.0), moved("opd", -1.0), strict=True)
+    assert all(torch.equal(liked, disliked) for liked, disliked in pairs)
+    pairs = zip(moved("combine", 1.0), moved("combine", -1.0), strict=True)
+    assert not any(torch.equal(liked, disliked) for liked, disliked in pairs)
+
+
 def test_a_hinted_reply_of_unknown_log_probs_is_distilled_without_its_thumb(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:

@@ -123,3 +123,18 @@ def test_combined_losses_are_divided_by_their_own_counts() -> None:
         2 * falls + 0.5 * 1 * 0.5 / 2 * TOWARD_SECOND,
         0.5 * 0.8 / 2 * TOWARD_SECOND + 0.2 * HELD,
     )
+
+
+def test_the_surrogate_and_its_weight_are_of_the_temperature_of_sampling() -> None:
+    """At T = 1/2 logits (log 3, 0) say the first word in 9/10, at T = 1 in 3/4."""
+    liked = Item(sample_id=1, prompt_ids=(0,), teacher_prompt_ids=(0,), response_ids=(0,),
+                 is_hinted=False, advantage=0.8, temperature=0.5,
+                 rollout_logprobs=(log(9 / 10),))  # fmt: skip
+    config = TrainConfig(method="binary", anchor_weight=0.0)
+    policy_NV = torch.tensor([[log(3), 0.0]], requires_grad=True)
+    rows, counts = tokens_of([liked], "cpu", config), counts_of([liked], config)
+    loss = loss_on(policy_NV, policy_NV.detach(), rows, config, counts, StepSums())
+    assert float(loss.detach()) == pytest.approx(-0.8, rel=1e-5)  # ratio and weight are 1
+    (slope_NV,) = torch.autograd.grad(loss, policy_NV)
+    # d log pi(first) / d logits = (1 - 9/10, -1/10) / T
+    torch.testing.assert_close(slope_NV, -0.8 * torch.tensor([[0.2, -0.2]]), rtol=1e-5, atol=1e-7)
