@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from bench.personas.aims import aims
 from bench.personas.questions import HELD_OUT
 from bench.personas.recipes import SERVED
-from bench.personas.report import arithmetic, asked_more, beside, by_earlier_trainers, table
+from bench.personas.report import (
+    arithmetic,
+    asked_more,
+    beside,
+    by_earlier_trainers,
+    table,
+    write_report,
+)
 from bench.personas.rows import DEFAULT, shared
 from tests.test_personas_report import row_of, thumbed
 
@@ -133,3 +143,16 @@ def test_rows_that_answered_anew_less_often_are_marked() -> None:
     fewer = row(DEFAULT, 7, 2)
     assert by_earlier_trainers([fewer])[0].startswith("In 1 rows, `fewer`, some job")
     assert f"| short | {DEFAULT} | 3, 1 fewer |" in table([*all_or_nothing, fewer])
+
+
+def test_a_report_of_what_no_stage_ranks_draws_what_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[str] = []
+    monkeypatch.setattr(
+        "bench.personas.report.write_png",
+        lambda figure, path: drawn.extend(trace.name for trace in figure.data),
+    )
+    write_report([as_served(0, 80)], tmp_path)
+    assert drawn == [SERVED]
+    assert SERVED in (tmp_path / "curves.html").read_text(encoding="utf-8")

@@ -51,7 +51,8 @@ def write_report(rows: Cells, folder: Path) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(table(cells), encoding="utf-8")
-    shown = recipes_of(second_stage(cells))
+    ran = {cell["recipe"] for cell in cells}
+    shown = [name for name in recipes_of(second_stage(cells)) if name in ran] or sorted(ran)
     figure = curves(cells, shown)
     figure.write_html(folder / "curves.html", include_plotlyjs="cdn", full_html=True)
     write_png(curves([c for c in cells if c["recipe"] in shown], shown), folder / "curves.png")
