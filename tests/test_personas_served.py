@@ -138,11 +138,34 @@ def test_rows_that_answered_anew_less_often_are_marked() -> None:
 
     all_or_nothing = [row(DEFAULT, 0, 0), row(DEFAULT, 8, 1)]
     others = [row("opd-all-sets", 4, 0), row("sft", 4, 0), row("opd-rated-only", 4, 0)]
-    todays = row(DEFAULT, 7, 2, trainer=3)
+    todays = row(DEFAULT, 7, 2, trainer=4)
     assert by_earlier_trainers([*all_or_nothing, *others, todays]) == []
-    fewer = row(DEFAULT, 7, 2)
+    fewer = row("opd", 7, 2)
     assert by_earlier_trainers([fewer])[0].startswith("In 1 rows, `fewer`, some job")
-    assert f"| short | {DEFAULT} | 3, 1 fewer |" in table([*all_or_nothing, fewer])
+    assert "| short | opd | 1, 1 fewer |" in table([*all_or_nothing, fewer])
+
+
+def test_rows_whose_hints_were_not_followed_by_thumbs_are_marked() -> None:
+    def row(person: str, *liked: int, recipe: str = DEFAULT, trainer: int = 3) -> dict[str, Any]:
+        updates = [{"seconds": 1.0, "liked": of} for of in liked]
+        made = {"made_with": {"trainer": trainer}}
+        return row_of(recipe, person=person) | made | {"updates": updates}
+
+    for same in (
+        row("short", 0, 0),  # no like
+        row("short", 8, 8),  # nor any dislike
+        row("short", 0, 8),  # a job of likes alone has no hint
+        row("plain+asks", 0, 4),  # several wishes, and four of both thumbs
+        row("short", 7, trainer=4),
+        row("short", 7, recipe="opd"),
+        row("short", 7, recipe="combine-thumbless"),
+        row("recipes", 6, 2, recipe="combine-unheld"),
+    ):
+        assert by_earlier_trainers([same]) == [], same
+    for other in (row("short", 7), row("short", 0, 7), row("plain+asks", 0, 3)):
+        said = by_earlier_trainers([other])
+        assert said[0].startswith("In 1 rows, `thumbless`, a job that had hints"), other
+    assert f"| short | {DEFAULT} | 1, 1 thumbless |" in table([row("short", 7)])
 
 
 def test_a_report_of_what_no_stage_ranks_draws_what_ran(

@@ -23,7 +23,7 @@ from training.config import TrainConfig
 from training.forward import CHUNK, logits, logprobs_of, response_hidden
 from training.logprobs import token_logprobs
 from training.losses import kto_loss
-from training.prepare import prepare, tells_several
+from training.prepare import prepare
 
 REFERENCES = 16  # mismatched pairs at most that z is estimated on: two passes over each
 
@@ -104,17 +104,16 @@ def beside_hints(
     config: TrainConfig,
     samples: Sequence[Sample],
 ) -> tuple[TrainConfig, list[list[Item]]]:
-    """The steps that a job of "combine" ends with where its user tells several wishes, and how they
-    train: on the thumbs that are known, of hinted replies too, the newest `thumbs_batch`, oldest
-    first. `samples`: what is known and was not dropped, newest last.
+    """The steps that a job of "combine" ends with after its hints, and how they train: on thumbs
+    that are known, of hinted replies too, the newest `thumbs_batch`, oldest first. `samples`: what
+    is known and was not dropped, newest last.
 
-    One wish is meant wherever it is not kept, and its hint says all. Of several each may be meant
-    for some requests only; a small model does not hear which, and the thumbs say it. Where fewer
-    than `kto_beside` are liked, or disliked, there are none.
+    A hint says what to change, as far as the base follows it; which replies kept to it, and where
+    it was meant, the thumbs say. Where fewer than `kto_beside` are liked, or disliked, there are
+    none: of one kind KTO has nothing to hold it against.
     """
     kto = _of_kto(replace(config, method=config.thumbs))
-    may = config.method == "combine" and kto.is_kto and config.kto_beside
-    if not may or not tells_several(samples):
+    if config.method != "combine" or not kto.is_kto or not config.kto_beside:
         return kto, []
     items = earlier_thumbs(base, samples, kto)[-config.thumbs_batch :]
     liked = sum(_is_liked(item) for item in items)

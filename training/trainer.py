@@ -261,7 +261,7 @@ def _replayed(
 
 
 def _rest_on_thumbs(run: _Run, kto: TrainConfig, steps: Sequence[Sequence[Item]]) -> str | None:
-    """The last steps where several wishes were told: the first is made however late it is. Their
+    """The last steps, after the hints: the first is made however late it is. Their
     Adam begins anew and ends with them, as its moments would be of another loss. Returns why they
     ended early."""
     own, adam, ended = run.config, run.optimizer, None

@@ -30,7 +30,6 @@ from training.drift import Wishes, drift, drift_limit
 from training.forward import response_logprobs
 from training.gate import decide, measure, neutral_prompts, question_gains, step_back
 from training.optimizer import save_optimizer
-from training.prepare import tells_several
 from training.trainer import train
 
 TRIES = 8  # at a corrected answer
@@ -253,12 +252,12 @@ class Cell:
 
     def reminders(self, samples: Sequence[Sample]) -> list[Sample]:
         """Earlier samples that take part again: the newest hinted, and the newest liked; the newest
-        of all where nothing was said, and beside them where several things were."""
+        of all where nothing was said, and by "combine" beside them."""
         hinted = [sample for sample in self.learned if sample.is_hinted][-REPLAYED:]
         if self.recipe.is_thumb or not (hinted or any(sample.is_hinted for sample in samples)):
             return self.learned[-THUMBS_REPLAYED:]
         beside = [sample for sample in self.learned if sample.reward == 1.0][-CANDIDATES:]
-        if self.recipe.config.method == "combine" and tells_several([*hinted, *samples]):
+        if self.recipe.config.method == "combine":
             beside = self.learned[-THUMBS_REPLAYED:]
         return sorted({s.id: s for s in (*hinted, *beside)}.values(), key=lambda sample: sample.id)
 

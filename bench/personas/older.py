@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from bench.personas.people import PEOPLE
 from bench.personas.recipes import RECIPES
 from bench.personas.rows import Cells
 
 Row = dict[str, Any]
-EARLIER = (1, 2)  # trainers whose rows still hold
+EARLIER = (1, 2, 3)  # trainers whose rows still hold
 
 
 def trainer_of(row: Row) -> int:
@@ -35,8 +36,24 @@ def had_fewer_sets(row: Row) -> bool:
     return any(0 < update["liked"] < recipe.batch for update in row["updates"])
 
 
+def lacks_thumbs(row: Row) -> bool:
+    """Whether a job of it that had hints would end with KTO today and did not: until the fourth
+    trainer that was for several wishes, and for four likes and dislikes."""
+    recipe = RECIPES[row["recipe"]]
+    config, liked, unliked = recipe.config, 0, 0
+    if recipe.learns != "train" or config.method != "combine" or trainer_of(row) > 3:
+        return False
+    for update in row["updates"]:
+        liked, unliked = liked + update["liked"], unliked + recipe.batch - update["liked"]
+        known, has_hints = min(liked, unliked), update["liked"] < recipe.batch
+        did = len(PEOPLE[row["person"]].wishes) > 1 and known >= 4
+        if has_hints and known >= config.kto_beside > 0 and not did:
+            return True
+    return False
+
+
 def seeds_of(group: Cells) -> str:
     """How many, and how many of them bear which mark."""
-    marks = {"lossy": is_lossy, "fewer": had_fewer_sets}
+    marks = {"lossy": is_lossy, "fewer": had_fewer_sets, "thumbless": lacks_thumbs}
     counts = {mark: sum(map(bears, group)) for mark, bears in marks.items()}
     return ", ".join([str(len(group)), *(f"{n} {mark}" for mark, n in counts.items() if n)])

@@ -76,7 +76,7 @@ def recipe(
 
 # One more whenever the same settings come to train otherwise: older rows go, or the table says how
 # many there are.
-TRAINER = 3
+TRAINER = 4
 
 
 def made_with(recipe: Recipe) -> dict[str, Any]:
@@ -168,7 +168,11 @@ RECIPES = {
         recipe(SERVED, method="combine", as_served=True, train_seconds=TrainConfig().train_seconds),
         recipe("combine-fours", method="combine", batch=4),  # a version after every fourth rating
         recipe("combine-corrected", method="combine", corrects=True),
-        recipe("combine-unheld", method="combine", liked_weight=0.0, kto_beside_steps=2),
+        recipe("combine-later", method="combine", kto_beside=4),  # four likes, and as many not
+        recipe(
+            "combine-unheld", method="combine",
+            liked_weight=0.0, kto_beside=4, kto_beside_steps=2,
+        ),
         recipe("combine-thumbless", method="combine", **HINTS_ALONE),
         recipe("combine-unboosted", method="combine", **UNBOOSTED, **HINTS_ALONE),
         recipe("combine-collected", method="combine", reanswer_hints="collected"),

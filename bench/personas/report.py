@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.personas.aims import aims
 from bench.personas.curves import curves, write_png
-from bench.personas.older import had_fewer_sets, is_lossy, seeds_of
+from bench.personas.older import had_fewer_sets, is_lossy, lacks_thumbs, seeds_of
 from bench.personas.questions import HELD_OUT
 from bench.personas.recipes import SERVED, VARIATIONS
 from bench.personas.rows import (
@@ -113,14 +113,19 @@ def arithmetic(cells: Cells) -> list[str]:
 
 
 def by_earlier_trainers(cells: Cells) -> list[str]:
-    """How many rows re-answered less than a job does today."""
-    count = sum(map(had_fewer_sets, cells))
-    if not count:
-        return []
-    return [
-        f"In {count} rows, `fewer`, some job answered anew by the share of what was not liked,",
-        "and not by its root (docs/LOG.md, One complaint among seven likes).",
-    ]
+    """How many rows re-answered less, or heeded thumbs less, than a job does today."""
+    lines = []
+    if count := sum(map(had_fewer_sets, cells)):
+        lines += [
+            f"In {count} rows, `fewer`, some job answered anew by the share of what was not liked,",
+            "and not by its root (docs/LOG.md, One complaint among seven likes).",
+        ]
+    if count := sum(map(lacks_thumbs, cells)):
+        lines += [
+            f"In {count} rows, `thumbless`, a job that had hints did not end with KTO on all",
+            "thumbs, as it does today (docs/LOG.md, After every hint).",
+        ]
+    return lines
 
 
 def asked_more(cells: Cells) -> list[str]:

@@ -48,6 +48,7 @@ TURNS = 32  # that are rated unless others are asked for
 QUICK_TURNS, QUICK_GAIN, QUICK_ASKED = 8, 0.25, 12
 QUICK_NLL = 0.5  # nats per token that its replies may be less fluent than the base's
 IN_NATS = (0.002, 0.01)  # `hint_effect_min` of older rows, per token
+KTO_BESIDE = 4  # `kto_beside` of older rows, where it had to do with several wishes alone
 
 
 def done_cells(path: Path) -> list[dict[str, Any]]:
@@ -71,14 +72,16 @@ def is_present(row: dict[str, Any]) -> bool:
     before = {"corrects": recipe.learns == "sft", "trainer": 1}
     before |= {"at_once": False, "as_served": False}
     now, then = made_with(recipe), {**before, **row["made_with"]}
-    if then["trainer"] in EARLIER:
-        then["trainer"] = now["trainer"]
     default = json.loads(TrainConfig().to_json())
     # Nobody else who has several wishes liked enough replies for KTO beside the hints.
     would = recipe.config.method == "combine" and row["person"] == "recipes"
     early = {"kto_beside": 0 if would else recipe.config.kto_beside}
     beside = {"liked_weight": 0.0, "kto_beside_steps": 2}  # before they were settings
     then["config"] = {**default, **early, **beside, **then["config"]}
+    if then["trainer"] in EARLIER:
+        then["trainer"] = now["trainer"]
+        if then["config"]["kto_beside"] == KTO_BESIDE:
+            then["config"]["kto_beside"] = now["config"]["kto_beside"]
     if not is_liked_beside(row):
         then["config"] |= {name: now["config"][name] for name in beside}
     if then["config"]["hint_effect_min"] in IN_NATS:

@@ -79,7 +79,7 @@ def replayed_samples(
     """Of what the version has learned: what a job on these samples is reminded of, never counted
     again. The newest with a hint, which are answered anew, and the newest liked, which may be shown
     to the teacher; where nothing was ever said, or by KTO, the newest thumbs: its steps rest on
-    them, too. By "combine" these beside the hints, where several wishes were told.
+    them, too. By "combine" these beside the hints.
     """
     learned = learned_samples(version)
     liked = Q(reward__gt=0)
@@ -88,7 +88,7 @@ def replayed_samples(
     if method in KTO or not (said or any(row.teaches for row in samples)):
         return list(learned.exclude(reward=None)[:THUMBS_REPLAYED])
     chosen = [*said, *learned.filter(liked)[:CANDIDATES]]
-    if method == "combine" and len({hint for row in (*said, *samples) for hint in row.lessons}) > 1:
+    if method == "combine":
         chosen += learned.exclude(reward=None)[:THUMBS_REPLAYED]
     return list({sample.pk: sample for sample in chosen}.values())
 

@@ -104,8 +104,7 @@ FAILURES = (
 
 METHOD_WORDS = {
     "combine": _(
-        "hints by distillation, every thumb by reward; KTO for thumbs alone, and where somebody has"
-        " several wishes"
+        "hints by distillation, every thumb by reward, and by KTO where some are up and some down"
     ),
     "opd": _("hints by distillation, other thumbs by reward; thumbs alone by KTO"),
     "binary": _("thumbs by reward, hints left aside"),

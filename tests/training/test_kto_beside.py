@@ -1,4 +1,4 @@
-"""KTO beside hints: where several wishes were told, thumbs say which is meant where."""
+"""KTO after hints: they say what to change, and thumbs which replies kept to it, and where."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def told(base: Base, *hints: str, likes: int = 4, first: int = 1) -> list[Sample
 TWO = ("Use lists.", "No lists.") * 2
 
 
-def test_who_tells_several_wishes_says_by_thumbs_which_is_meant_where(
+def test_what_hints_ask_for_thumbs_say_which_replies_kept_to(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
     before, ended = snapshot(model), {}
-    for least in (0, 4):
+    for least in (0, 1):
         scale(model, before, share=1.0)
         settings = replace(config, kto_beside=least)
         result, steps = job(base, model, told(base, *TWO), settings)
         ended[least] = snapshot(model), steps, result
-    (off, hints_alone, _), (on, steps, result) = ended[0], ended[4]
+    (off, hints_alone, _), (on, steps, result) = ended[0], ended[1]
     kto = steps[len(hints_alone) :]
     assert [(step.replies, step.phase, step.kl) for step in kto] == [(8, "rated", None)] * 4
     assert [step.steps for step in steps] == [len(steps)] * len(steps)
@@ -51,7 +51,7 @@ def test_who_tells_several_wishes_says_by_thumbs_which_is_meant_where(
         assert (moved * tensor.grad[large] < 0).float().mean() > 0.9
 
 
-def test_ktos_steps_beside_hints_rest_on_nothing_that_was_dropped(
+def test_ktos_steps_after_hints_rest_on_nothing_that_was_dropped(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
     given = [*told(base, *TWO), make_sample(base, 99, version_age=99)]
@@ -69,11 +69,11 @@ def test_a_job_of_likes_alone_is_left_alone_whatever_was_told_before(
     assert ([step.replies for step in steps], result.reanswers) == ([2], {})
 
 
-def test_ktos_steps_beside_hints_leave_adams_moments(
+def test_ktos_steps_after_hints_leave_adams_moments(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
     before, moments = snapshot(model), []
-    for least in (0, 4):
+    for least in (0, 1):
         scale(model, before, share=1.0)
         result, _ = job(base, model, told(base, *TWO), replace(config, kto_beside=least))
         moments.append(result.optimizer.state_dict()["state"])
@@ -81,11 +81,9 @@ def test_ktos_steps_beside_hints_leave_adams_moments(
         torch.testing.assert_close(one["exp_avg"], two["exp_avg"], rtol=0, atol=0)
 
 
-def test_kto_beside_hints_is_for_several_wishes_and_enough_of_both_thumbs(
-    base: Base, config: TrainConfig
-) -> None:
+def test_kto_after_hints_needs_both_thumbs(base: Base, config: TrainConfig) -> None:
     def rested(given: list[Sample], earlier: Sequence[Sample] = (), **changes: object) -> list[int]:
-        settings = replace(config, **changes)  # type: ignore[arg-type]
+        settings = replace(config, **{"kto_beside": 4, **changes})  # type: ignore[arg-type]
         _, steps = beside_hints(base, settings, [*earlier, *given])
         assert len(steps) in (0, settings.kto_beside_steps)
         return [item.sample_id for item in steps[0]] if steps else []
@@ -96,8 +94,11 @@ def test_kto_beside_hints_is_for_several_wishes_and_enough_of_both_thumbs(
     few = told(base, *TWO, likes=3)
     assert rested(few) == []
     assert rested(few, thumbs(base, 1.0)) == [1, *range(1, 8)]
+    one = told(base, TWO[0], likes=1)
+    assert rested(one, kto_beside=1) == [1, 2]
     for given, changes in (
-        (told(base, *TWO[:1] * 4), {}),  # one wish, four times
+        (one[:1] * 4, {"kto_beside": 1}),  # no like
+        (one[1:] * 4, {"kto_beside": 1}),  # no dislike
         (told(base, *TWO[:3]), {}),  # three dislikes
         (told(base, *TWO), {"method": "opd"}),
         (told(base, *TWO), {"kto_beside": 0}),
@@ -107,7 +108,7 @@ def test_kto_beside_hints_is_for_several_wishes_and_enough_of_both_thumbs(
         assert rested(given, **changes) == []
 
 
-def test_kto_beside_hints_begins_late_and_goes_on_only_in_time(
+def test_kto_after_hints_begins_late_and_goes_on_only_in_time(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
     def steps_of(seconds: int, least: int) -> tuple[int, str]:
@@ -117,7 +118,7 @@ def test_kto_beside_hints_begins_late_and_goes_on_only_in_time(
         result, steps = job(base, model, given, settings, clock=lambda: float(next(now)))
         return len(steps), result.stopped
 
-    (without, why), (with_time, why_with) = steps_of(1, 0), steps_of(1, 4)
+    (without, why), (with_time, why_with) = steps_of(1, 0), steps_of(1, 1)
     assert (with_time - without, why, why_with) == (4, "steps", "steps")
-    (without, why), (late, why_late) = steps_of(50, 0), steps_of(50, 4)
+    (without, why), (late, why_late) = steps_of(50, 0), steps_of(50, 1)
     assert (late - without, why, why_late) == (1, "time", "time")

@@ -35,7 +35,7 @@ def test_who_likes_everything_is_left_alone(
     older = [make_sample(base, n, version_age=9) for n in range(11, 14)]
     result, steps = job(base, model, liked, config, replay=older)
     assert ([s.phase for s in steps], result.reanswers) == (["rated"], {})
-    all_sets = dataclasses.replace(config, reanswer_sets="all")
+    all_sets = dataclasses.replace(config, reanswer_sets="all", kto_beside=0)
     result, steps = job(base, model, liked, all_sets, replay=older)
     assert [s.phase for s in steps] == ["rated", *["reanswer"] * (config.max_steps - 1)]
 
