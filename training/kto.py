@@ -23,7 +23,7 @@ from training.config import TrainConfig
 from training.forward import CHUNK, logits, logprobs_of, response_hidden
 from training.logprobs import token_logprobs
 from training.losses import kto_loss
-from training.prepare import prepare
+from training.prepare import newest_wish, prepare
 
 REFERENCES = 16  # mismatched pairs at most that z is estimated on: two passes over each
 
@@ -109,13 +109,16 @@ def beside_hints(
     is known and was not dropped, newest last.
 
     A hint says what to change, as far as the base follows it; which replies kept to it, and where
-    it was meant, the thumbs say. Where fewer than `kto_beside` are liked, or disliked, there are
-    none: of one kind KTO has nothing to hold it against.
+    it was meant, thumbs say that were given since the newest wish was first told: who liked long
+    replies and then asks for short ones liked them before. Where fewer than `kto_beside` are liked,
+    or disliked, there are no steps: of one kind KTO has nothing to hold it against.
     """
     kto = _of_kto(replace(config, method=config.thumbs))
     if config.method != "combine" or not kto.is_kto or not config.kto_beside:
         return kto, []
-    items = earlier_thumbs(base, samples, kto)[-config.thumbs_batch :]
+    told = newest_wish(samples)
+    heard = [sample for place, sample in enumerate(samples) if sample.is_hinted or place > told]
+    items = earlier_thumbs(base, heard, kto)[-config.thumbs_batch :]
     liked = sum(_is_liked(item) for item in items)
     is_enough = min(liked, len(items) - liked) >= config.kto_beside
     return kto, [items] * config.kto_beside_steps if is_enough else []

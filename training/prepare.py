@@ -67,6 +67,17 @@ def hints_of(samples: Sequence[Sample]) -> frozenset[str]:
     return frozenset(hint for sample in samples for hint in sample.lessons)
 
 
+def newest_wish(samples: Sequence[Sample]) -> int:
+    """Where in `samples`, oldest first, the wish was first told that was told last; -1: none was.
+    What was thought of earlier replies without a word says nothing of it. Corrections without a
+    hint are one wish together."""
+    told: dict[str | None, int] = {}
+    for place, sample in enumerate(samples):
+        for wish in sample.lessons or ((None,) if sample.correction else ()):
+            told.setdefault(wish, place)
+    return max(told.values(), default=-1)
+
+
 def tells_several(samples: Sequence[Sample]) -> bool:
     """Whether more than one wish was told: each may be meant for some requests only."""
     return len(hints_of(samples)) > 1

@@ -93,7 +93,8 @@ def test_kto_after_hints_needs_both_thumbs(base: Base, config: TrainConfig) -> N
     assert rested(told(base, *TWO, first=9), told(base, *TWO), thumbs_batch=10) == [*range(7, 17)]
     few = told(base, *TWO, likes=3)
     assert rested(few) == []
-    assert rested(few, thumbs(base, 1.0)) == [1, *range(1, 8)]
+    assert rested([*few, make_sample(base, 8, reward=1.0, hint=None)]) == [*range(1, 9)]
+    assert rested(few, thumbs(base, 1.0)) == []  # liked before either wish was told
     one = told(base, TWO[0], likes=1)
     assert rested(one, kto_beside=1) == [1, 2]
     for given, changes in (
@@ -106,6 +107,30 @@ def test_kto_after_hints_needs_both_thumbs(base: Base, config: TrainConfig) -> N
         ([], {}),
     ):
         assert rested(given, **changes) == []
+
+
+def test_what_was_thought_before_the_newest_wish_was_told_says_nothing_of_it(
+    base: Base, config: TrainConfig
+) -> None:
+    def rested(*samples: Sample) -> list[int]:
+        _, steps = beside_hints(base, config, samples)
+        return [item.sample_id for item in steps[0]] if steps else []
+
+    def liked(number: int) -> Sample:
+        return make_sample(base, number, reward=1.0, hint=None)
+
+    long_ones, brief = [liked(n) for n in range(1, 4)], make_sample(base, 4, hint="Be brief.")
+    bare = make_sample(base, 6, reward=-1.0, hint=None)
+    assert rested(*long_ones, brief) == []
+    assert rested(*long_ones, brief, liked(5), bare) == [4, 5, 6]
+    again = make_sample(base, 7, hint="Be brief.")
+    assert rested(*long_ones, brief, liked(5), bare, again) == [4, 5, 6, 7]
+    other = make_sample(base, 8, hint="No lists.")
+    assert rested(*long_ones, brief, liked(5), bare, other) == []
+    assert rested(*long_ones, brief, liked(5), other, liked(9)) == [4, 8, 9]
+    written, once_more = (make_sample(base, n, hint=None, correction="Tea.") for n in (10, 12))
+    assert rested(*long_ones, written) == []
+    assert rested(*long_ones, written, liked(11), once_more) == [10, 11, 12]
 
 
 def test_kto_after_hints_begins_late_and_goes_on_only_in_time(
