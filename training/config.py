@@ -105,7 +105,7 @@ class TrainConfig:
     positive_cap: float = 1.0  # largest advantage
     negative_cap: float = 0.5  # largest push away; a raw -1 wrecks fluency
 
-    # KTO: a step rests on all that are known, those of earlier jobs, too. LOG
+    # KTO: a step rests on all that are known, after hints on those since the newest wish. LOG
     thumbs: str = "kto"  # how a job that distils trains without hints; "binary": as beside them
     thumbs_batch: int = 64  # replies per step of KTO: one thumb points anywhere
     thumbs_epochs: int = 2  # steps on them

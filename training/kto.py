@@ -106,18 +106,23 @@ def beside_hints(
 ) -> tuple[TrainConfig, list[list[Item]]]:
     """The steps that a job of "combine" ends with after its hints, and how they train: on thumbs
     that are known, of hinted replies too, the newest `thumbs_batch`, oldest first. `samples`: what
-    is known and was not dropped, newest last.
+    is known and was not dropped, as it was rated, oldest first.
 
     A hint says what to change, as far as the base follows it; which replies kept to it, and where
     it was meant, thumbs say that were given since the newest wish was first told: who liked long
-    replies and then asks for short ones liked them before. Where fewer than `kto_beside` are liked,
+    replies and then asks for short ones liked them before. Nor does a reply count that was told
+    what has been taken back since. Where fewer than `kto_beside` are liked,
     or disliked, there are no steps: of one kind KTO has nothing to hold it against.
     """
     kto = _of_kto(replace(config, method=config.thumbs))
     if config.method != "combine" or not kto.is_kto or not config.kto_beside:
         return kto, []
     told = newest_wish(samples)
-    heard = [sample for place, sample in enumerate(samples) if sample.is_hinted or place > told]
+    heard = [
+        sample
+        for place, sample in enumerate(samples)
+        if sample.hint or sample.correction or (place > told and not sample.taken_back)
+    ]
     items = earlier_thumbs(base, heard, kto)[-config.thumbs_batch :]
     liked = sum(_is_liked(item) for item in items)
     is_enough = min(liked, len(items) - liked) >= config.kto_beside

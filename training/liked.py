@@ -31,7 +31,7 @@ class Liked:
     """The prompts that are answered anew, newest first. None where one wish was told, which is
     meant wherever it is not kept; without `liked_weight`; or by another method than "combine".
 
-    `samples`: what is known, newest last. Made before the first step.
+    `samples`: what is known, oldest first. Made before the first step.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from jinja2 import TemplateError
@@ -27,6 +27,7 @@ GREEDY = "greedy"  # trains by reward, but was not drawn from a distribution
 TOO_LONG = "too_long"
 STALE = "stale"  # answered by a version too far behind
 HINT_NO_EFFECT = "hint_no_effect"  # moves the base as a note that asks for nothing, or has no place
+CORRECTED = "\0"  # stands for the wish of who writes the reply instead
 TEMPLATE_CHANGED = "template_changed"  # the prompt renders to other ids than were sampled from
 
 
@@ -69,13 +70,23 @@ def hints_of(samples: Sequence[Sample]) -> frozenset[str]:
 
 def newest_wish(samples: Sequence[Sample]) -> int:
     """Where in `samples`, oldest first, the wish was first told that was told last; -1: none was.
-    What was thought of earlier replies without a word says nothing of it. Corrections without a
-    hint are one wish together."""
-    told: dict[str | None, int] = {}
+    What was thought of earlier replies without a word says nothing of it. Wishes told together are
+    no new ones, nor are those told before with others; corrections without a hint are one."""
+    newest, told = -1, set[str]()
     for place, sample in enumerate(samples):
-        for wish in sample.lessons or ((None,) if sample.correction else ()):
-            told.setdefault(wish, place)
-    return max(told.values(), default=-1)
+        for wish in sample.lessons or ((CORRECTED,) if sample.correction else ()):
+            if not _is_made_of(wish, told):
+                newest = place
+            told.add(wish)
+    return newest
+
+
+def _is_made_of(wish: str, told: Collection[str]) -> bool:
+    """Whether nothing is left of it without what was told, or it is a part of that."""
+    left = wish
+    for each in sorted(told, key=len, reverse=True):
+        left = left.replace(each, "")
+    return not left.strip() or any(wish in each for each in told)
 
 
 def tells_several(samples: Sequence[Sample]) -> bool:

@@ -86,7 +86,7 @@ def train(
     run.sets = reanswer_sets(items, config)
     replayed = _replayed(run, replay, again, is_alone=not hinted) if run.sets else []
     learns, epochs = (True, 1) if hinted or replayed else (False, config.reward_epochs)
-    left = [sample for sample in known if learns and sample.id not in dropped]
+    left = sorted((s for s in known if learns and s.id not in dropped), key=lambda s: s.id)
     run.liked = Liked(base, model, left, config, check)
     batches = in_steps_beside(items, earlier_thumbs(base, replay, config), config.batch_size)
     run.kto_weights = weights_of([item for batch in batches for item in batch])

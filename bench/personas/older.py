@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.personas.people import PEOPLE
 from bench.personas.recipes import RECIPES
 from bench.personas.rows import Cells
 
@@ -37,17 +36,15 @@ def had_fewer_sets(row: Row) -> bool:
 
 
 def lacks_thumbs(row: Row) -> bool:
-    """Whether a job of it that had hints would end with KTO today and did not: until the fourth
-    trainer that was for several wishes, and for four likes and dislikes."""
+    """Whether a job of it that had hints would end with KTO today, if its likes came after the
+    wish: until the fourth trainer that was for several wishes, and on thumbs of all times."""
     recipe = RECIPES[row["recipe"]]
     config, liked, unliked = recipe.config, 0, 0
     if recipe.learns != "train" or config.method != "combine" or trainer_of(row) > 3:
         return False
     for update in row["updates"]:
         liked, unliked = liked + update["liked"], unliked + recipe.batch - update["liked"]
-        known, has_hints = min(liked, unliked), update["liked"] < recipe.batch
-        did = len(PEOPLE[row["person"]].wishes) > 1 and known >= 4
-        if has_hints and known >= config.kto_beside > 0 and not did:
+        if update["liked"] < recipe.batch and min(liked, unliked) >= config.kto_beside > 0:
             return True
     return False
 

@@ -86,7 +86,8 @@ def made_with(recipe: Recipe) -> dict[str, Any]:
     return {**own, "config": json.loads(recipe.config.to_json()), "trainer": TRAINER}
 
 
-# Several wishes are no more to it than one. (The steps are none, and say so as older rows do.)
+# No KTO follows the hints, and several wishes are no more to it than one. (The steps are none,
+# and say so as older rows do.)
 HINTS_ALONE: dict[str, Any] = {"liked_weight": 0.0, "kto_beside": 0, "kto_beside_steps": 2}
 
 # OpenClaw-RL's defaults (arXiv 2603.10165 and its scripts): raw +-1 as the advantage, no baseline,

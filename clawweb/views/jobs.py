@@ -104,7 +104,7 @@ FAILURES = (
 
 METHOD_WORDS = {
     "combine": _(
-        "hints by distillation, every thumb by reward, and by KTO where some are up and some down"
+        "hints by distillation, thumbs beside them by reward, then by KTO; thumbs alone by KTO"
     ),
     "opd": _("hints by distillation, other thumbs by reward; thumbs alone by KTO"),
     "binary": _("thumbs by reward, hints left aside"),

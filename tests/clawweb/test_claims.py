@@ -242,7 +242,7 @@ def test_a_job_of_thumbs_alone_is_reminded_of_the_newest_thumbs(alice, monkeypat
     assert replayed(alice) == turns[-3:]
 
 
-def test_a_job_that_has_a_hint_is_reminded_of_all_thumbs(alice, monkeypatch):
+def test_a_job_that_has_a_hint_is_reminded_of_the_newest_thumbs(alice, monkeypatch):
     """It ends with KTO on them."""
     monkeypatch.setattr("clawweb.selectors.hints.THUMBS_REPLAYED", 4)
     turns = learned_thumbs(alice, 5)

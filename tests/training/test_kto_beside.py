@@ -128,9 +128,30 @@ def test_what_was_thought_before_the_newest_wish_was_told_says_nothing_of_it(
     other = make_sample(base, 8, hint="No lists.")
     assert rested(*long_ones, brief, liked(5), bare, other) == []
     assert rested(*long_ones, brief, liked(5), other, liked(9)) == [4, 8, 9]
+    followed = {"prompted_hints": ("Be long.",), "reward": 1.0, "hint": None}
+    obeyed = [make_sample(base, n, **followed) for n in (2, 9)]
+    assert rested(obeyed[0], liked(3), brief) == []  # no word of the user's
+    assert rested(brief, liked(5), obeyed[1]) == []  # it is the newest wish, told with a reply
+    undone = make_sample(base, 9, **followed, taken_back=("Be long.",))
+    assert rested(brief, liked(5), undone) == [4, 5]
+    both = make_sample(base, 9, hint="Be brief. No lists.")
+    assert rested(brief, other, liked(8), both) == [4, 8, 8, 9]  # nothing new
+    assert rested(both, liked(10), brief) == [9, 10, 4]
     written, once_more = (make_sample(base, n, hint=None, correction="Tea.") for n in (10, 12))
     assert rested(*long_ones, written) == []
     assert rested(*long_ones, written, liked(11), once_more) == [10, 11, 12]
+
+
+def test_a_rating_that_the_gate_gives_back_is_as_old_as_it_is(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    (early,) = told(base, "Be brief.", likes=0)
+    liked = [make_sample(base, n, reward=1.0, hint=None) for n in (2, 3, 4)]
+    _, steps = job(base, model, [early], config, replay=liked)
+    assert [step.replies for step in steps[-4:]] == [4] * 4
+    late = replace(early, id=5)
+    _, steps = job(base, model, [late], config, replay=liked)  # they were liked before
+    assert {step.replies for step in steps} == {1}
 
 
 def test_kto_after_hints_begins_late_and_goes_on_only_in_time(

@@ -35,7 +35,9 @@ def liked(base: Base, number: int, **more: object) -> Sample:
 
 
 def told(base: Base, *hints: str) -> list[Sample]:
-    return [make_sample(base, 900 + n, hint=hint) for n, hint in enumerate(hints)]
+    """Before the others: an id says when a reply was rated."""
+    said = enumerate(hints)
+    return [replace(make_sample(base, 900 + n, hint=hint), id=n - 9) for n, hint in said]
 
 
 def loss(held: Liked, turn: int = 0) -> float:
@@ -204,7 +206,8 @@ def test_hints_take_what_was_liked_along_less_far(
         held = Liked(base, model, samples, config, nothing)
         own = replace(config, liked_weight=weight, kto_beside=0, max_steps=17, reward_step=1e-6)
         result, _ = job(base, model, samples, own)
-        assert set(result.reanswers) == {900, 901}  # what was liked is nobody's lesson
+        lessons = {sample.id for sample in told(base, *TWO)}
+        assert set(result.reanswers) == lessons  # what was liked is nobody's
         moved[weight] = loss(held)
     assert moved[0.0] > 0
     assert moved[4.0] < 0.7 * moved[0.0]
