@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from bench.personas.cell import ASIDE, ASIDE_EVERY, Cell
+from bench.personas.changed import Changed
 from bench.personas.lab import Lab
 from bench.personas.people import PEOPLE
 from bench.personas.questions import all_questions, questions_for
@@ -85,6 +86,18 @@ def test_prompt_memory_holds_from_the_next_reply_on(stage: Stage) -> None:
     }  # fmt: skip
     assert row["three"] == 4  # the first reply is not greeted, its hint is in the second's prompt
     assert stage.asked == 2 + 2  # the turns, as one hint came; before any, and at 4
+
+
+def test_who_changes_their_mind_likes_whatever_comes_before(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = Changed(stage, RECIPES["combine"], PEOPLE["greets"], seed=0)
+    given: list[Sample] = []
+    monkeypatch.setattr(Changed, "learn", lambda _, samples: given.extend(samples))
+    cell.run(16, with_gate=False)
+    assert [sample.reward for sample in given] == [1.0] * 8 + [-1.0, 1.0] * 4
+    assert [sample.hint for sample in given] == [None] * 8 + [HINT, None] * 4
+    assert cell.person == PEOPLE["greets"]
 
 
 def test_at_once_a_hint_holds_until_it_is_learned(
