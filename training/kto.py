@@ -111,8 +111,8 @@ def beside_hints(
     A hint says what to change, as far as the base follows it; which replies kept to it, and where
     it was meant, thumbs say that were given since the newest wish was first told: who liked long
     replies and then asks for short ones liked them before. Nor does a reply count that was told
-    what has been taken back since. Where fewer than `kto_beside` are liked,
-    or disliked, there are no steps: of one kind KTO has nothing to hold it against.
+    what has been taken back since. Where fewer than `kto_beside` are liked, or disliked, there are
+    no steps: of one kind KTO has nothing to hold it against.
     """
     kto = _of_kto(replace(config, method=config.thumbs))
     if config.method != "combine" or not kto.is_kto or not config.kto_beside:

@@ -27,8 +27,9 @@ GREEDY = "greedy"  # trains by reward, but was not drawn from a distribution
 TOO_LONG = "too_long"
 STALE = "stale"  # answered by a version too far behind
 HINT_NO_EFFECT = "hint_no_effect"  # moves the base as a note that asks for nothing, or has no place
-CORRECTED = "\0"  # stands for the wish of who writes the reply instead
 TEMPLATE_CHANGED = "template_changed"  # the prompt renders to other ids than were sampled from
+
+CORRECTED = "\0"  # stands for the wish of who writes the reply instead
 
 
 def prepare(

@@ -261,9 +261,9 @@ def _replayed(
 
 
 def _rest_on_thumbs(run: _Run, kto: TrainConfig, steps: Sequence[Sequence[Item]]) -> str | None:
-    """The last steps, after the hints: the first is made however late it is. Their
-    Adam begins anew and ends with them, as its moments would be of another loss. Returns why they
-    ended early."""
+    """The last steps, after the hints: the first is made however late it is. Their Adam begins
+    anew and ends with them, as its moments would be of another loss. Returns why they ended early.
+    """
     own, adam, ended = run.config, run.optimizer, None
     for number, items in enumerate(steps):
         began = run.clock()

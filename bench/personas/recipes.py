@@ -169,7 +169,6 @@ RECIPES = {
         recipe(SERVED, method="combine", as_served=True, train_seconds=TrainConfig().train_seconds),
         recipe("combine-fours", method="combine", batch=4),  # a version after every fourth rating
         recipe("combine-corrected", method="combine", corrects=True),
-        recipe("combine-later", method="combine", kto_beside=4),  # four likes, and as many not
         recipe(
             "combine-unheld", method="combine",
             liked_weight=0.0, kto_beside=4, kto_beside_steps=2,
