@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from jinja2 import TemplateError
@@ -29,6 +30,7 @@ STALE = "stale"  # answered by a version too far behind
 HINT_NO_EFFECT = "hint_no_effect"  # moves the base as a note that asks for nothing, or has no place
 TEMPLATE_CHANGED = "template_changed"  # the prompt renders to other ids than were sampled from
 
+SENTENCE_END = re.compile(r"[.!?]+\s+|[。！？\n]")
 CORRECTED = "\0"  # stands for the wish of who writes the reply instead
 
 
@@ -71,23 +73,21 @@ def hints_of(samples: Sequence[Sample]) -> frozenset[str]:
 
 def newest_wish(samples: Sequence[Sample]) -> int:
     """Where in `samples`, oldest first, the wish was first told that was told last; -1: none was.
-    What was thought of earlier replies without a word says nothing of it. Wishes told together are
-    no new ones, nor are those told before with others; corrections without a hint are one."""
+    What was thought of earlier replies without a word says nothing of it. Sentences told together
+    are no new wish, nor are those told before with others; corrections without a hint are one."""
     newest, told = -1, set[str]()
     for place, sample in enumerate(samples):
-        for wish in sample.lessons or ((CORRECTED,) if sample.correction else ()):
-            if not _is_made_of(wish, told):
-                newest = place
-            told.add(wish)
+        said = _sentences(sample.lessons) or {CORRECTED if sample.correction else ""}
+        if said - told - {""}:
+            newest = place
+        told |= said
     return newest
 
 
-def _is_made_of(wish: str, told: Collection[str]) -> bool:
-    """Whether nothing is left of it without what was told, or it is a part of that."""
-    left = wish
-    for each in sorted(told, key=len, reverse=True):
-        left = left.replace(each, "")
-    return not left.strip() or any(wish in each for each in told)
+def _sentences(hints: Sequence[str]) -> set[str]:
+    """What they say, each sentence in small letters and without what ends it."""
+    said = {part for hint in hints for part in SENTENCE_END.split(hint.casefold())}
+    return {part.strip(" \t\r.!?") for part in said} - {""}
 
 
 def tells_several(samples: Sequence[Sample]) -> bool:

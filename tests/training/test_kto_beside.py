@@ -136,6 +136,10 @@ def test_what_was_thought_before_the_newest_wish_was_told_says_nothing_of_it(
     assert rested(brief, liked(5), undone) == [4, 5]
     both = make_sample(base, 9, hint="Be brief. No lists.")
     assert rested(brief, other, liked(8), both) == [4, 8, 8, 9]  # nothing new
+    shouted = make_sample(base, 9, hint="no lists!\nBE BRIEF")
+    assert rested(brief, other, liked(8), shouted) == [4, 8, 8, 9]
+    reverse = make_sample(base, 9, hint="lists.")
+    assert rested(brief, other, liked(8), reverse) == []  # its words stand in an older wish
     assert rested(both, liked(10), brief) == [9, 10, 4]
     written, once_more = (make_sample(base, n, hint=None, correction="Tea.") for n in (10, 12))
     assert rested(*long_ones, written) == []
