@@ -10,22 +10,16 @@ how many steps it made.
 from __future__ import annotations
 
 import argparse
-import tempfile
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 from bench.personas.cell import Cell
-from bench.personas.lab import Lab
+from bench.personas.lab import own_lab
 from bench.personas.people import PEOPLE
 from bench.personas.questions import HELD_OUT
 from bench.personas.recipes import RECIPES
 from bench.personas.rows import DEFAULT
-from rollouts.config import EngineConfig
-from rollouts.engines import build_engine
 from rollouts.types import Sample
-from tests.realstack import running
-from training.base import load_base
 
 SHOWN = ("satisfied", "nll", "tokens")
 
@@ -54,10 +48,7 @@ def main() -> None:
     parser.add_argument("--content", type=int, default=8, help="replies that are liked; whole jobs")
     parser.add_argument("--turns", type=int, default=24)
     args = parser.parse_args()
-    with running("--parts", "vllm") as stack, tempfile.TemporaryDirectory() as folder:
-        key = stack.config.secret("vllm_key", stack.config.vllm_key)
-        engine = build_engine(EngineConfig(url=stack.config.vllm, key=key))
-        lab = Lab(engine, load_base(stack.config.model_folder), Path(folder))
+    with own_lab() as lab:
         kinds = (DEFAULT, "combine-thumbless")
         for name, seed, kind in product(args.people, args.seeds, kinds):
             recipe = replace(RECIPES[kind], name=f"changed-{kind}")

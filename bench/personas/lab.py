@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bench.personas.people import Answer
 from bench.personas.questions import is_recipe
+from rollouts.config import EngineConfig
+from rollouts.engines import build_engine
 from rollouts.engines.base import Engine
 from rollouts.hints import hinted_messages
 from rollouts.types import Message, Policy, Rollout, SamplingParams
-from training.base import Base
+from tests.realstack import running
+from training.base import Base, load_base
 
 MAX_TOKENS, TEMPERATURE = 160, 0.7
 AT_ONCE = 16  # replies asked for: of more, the last would wait longer than an engine may be silent
@@ -53,6 +58,15 @@ class Lab:
         asyncio.run(self.engine.load(policy))
         if not instead_of.is_base:
             asyncio.run(self.engine.unload(instead_of))
+
+
+@contextmanager
+def own_lab() -> Iterator[Lab]:
+    """A lab whose server and versions are there while it is."""
+    with running("--parts", "vllm") as stack, tempfile.TemporaryDirectory() as folder:
+        key = stack.config.secret("vllm_key", stack.config.vllm_key)
+        engine = build_engine(EngineConfig(url=stack.config.vllm, key=key))
+        yield Lab(engine, load_base(stack.config.model_folder), Path(folder))
 
 
 def asked(question: str, hints: Sequence[str] = ()) -> list[Message]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
@@ -22,15 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.personas.cell import Cell
-from bench.personas.lab import Lab, answer_of, asked
+from bench.personas.lab import answer_of, asked, own_lab
 from bench.personas.people import PEOPLE
 from bench.personas.recipes import RECIPES
 from bench.personas.rows import DEFAULT
-from rollouts.config import EngineConfig
-from rollouts.engines import build_engine
 from rollouts.types import Sample
-from tests.realstack import running
-from training.base import load_base
 from training.config import TrainConfig
 
 RULES: dict[str, Callable[[float], float]] = {"share": lambda share: share, "root": math.sqrt}
@@ -72,10 +67,7 @@ def main() -> None:
     parser.add_argument("--answers", type=int, default=1)
     args = parser.parse_args()
     recipe = RECIPES[DEFAULT]
-    with running("--parts", "vllm") as stack, tempfile.TemporaryDirectory() as folder:
-        key = stack.config.secret("vllm_key", stack.config.vllm_key)
-        engine = build_engine(EngineConfig(url=stack.config.vllm, key=key))
-        lab = Lab(engine, load_base(stack.config.model_folder), Path(folder))
+    with own_lab() as lab:
         each = range(recipe.batch, args.turns + 1, recipe.batch)
         for name, seed, rule in product(args.people, args.seeds, RULES):
             named = replace(recipe, name=f"{recipe.name}-{rule}")

@@ -12,18 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import tempfile
-from pathlib import Path
 
-from bench.personas.lab import Lab, answer_of, asked
+from bench.personas.lab import Lab, answer_of, asked, own_lab
 from bench.personas.people import PEOPLE, Person
 from bench.personas.questions import questions_for
-from rollouts.config import EngineConfig
-from rollouts.engines import build_engine
 from rollouts.hints import demonstrated_messages
 from rollouts.types import BASE, Demonstration
-from tests.realstack import running
-from training.base import load_base
 
 AT_ONCE, ROUNDS, WORDS = 8, 4, 80
 
@@ -63,10 +57,7 @@ def main() -> None:
     parser.add_argument("--people", nargs="+", default=list(PEOPLE), choices=PEOPLE)
     parser.add_argument("--sets", type=int, default=3)
     args = parser.parse_args()
-    with running("--parts", "vllm") as stack:
-        key = stack.config.secret("vllm_key", stack.config.vllm_key)
-        engine = build_engine(EngineConfig(url=stack.config.vllm, key=key))
-        lab = Lab(engine, load_base(stack.config.model_folder), Path(tempfile.gettempdir()))
+    with own_lab() as lab:
         for name in args.people:
             person = PEOPLE[name]
             shares: dict[int, list[float]] = {0: [satisfied(lab, person, [])], 1: [], 2: []}
