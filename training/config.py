@@ -111,7 +111,7 @@ class TrainConfig:
     thumbs_epochs: int = 2  # steps on them
     thumbs_step: float = 1.5  # of the learning rate: there are few steps
     kto_beta: float = 0.1  # of the log-ratio in KTO (arXiv 2402.01306), as its authors
-    kto_beside: int = 1  # likes, and dislikes, that KTO beside hints needs; 0: never
+    kto_beside: int = 1  # likes, and dislikes, that KTO after hints needs; 0: never
     kto_beside_steps: int = 4  # of it: two do not undo where distillation took a wish; LOG
 
     # The gate

@@ -104,9 +104,9 @@ def beside_hints(
     config: TrainConfig,
     samples: Sequence[Sample],
 ) -> tuple[TrainConfig, list[list[Item]]]:
-    """The steps that a job of "combine" ends with, and how they train: on thumbs that are known, of
-    hinted replies too, the newest `thumbs_batch`, oldest first. `samples`: what is known and was
-    not dropped, as it was rated, oldest first. Those of a job may all be likes.
+    """The steps that a job of "combine" ends with after its hints, and how they train: on thumbs
+    that are known, of hinted replies too, the newest `thumbs_batch`, oldest first. `samples`: what
+    is known and was not dropped, as it was rated, oldest first.
 
     A hint says what to change, as far as the base follows it; which replies kept to it, and where
     it was meant, thumbs say that were given since the newest wish was first told: who liked long

@@ -86,8 +86,8 @@ def train(
     run.sets = reanswer_sets(items, config)
     replayed = _replayed(run, replay, again, is_alone=not hinted) if run.sets else []
     learns, epochs = (True, 1) if hinted or replayed else (False, config.reward_epochs)
-    left = sorted((s for s in known if s.id not in dropped), key=lambda s: s.id)
-    run.liked = Liked(base, model, left if learns else [], config, check)
+    left = sorted((s for s in known if learns and s.id not in dropped), key=lambda s: s.id)
+    run.liked = Liked(base, model, left, config, check)
     batches = in_steps_beside(items, earlier_thumbs(base, replay, config), config.batch_size)
     run.kto_weights = weights_of([item for batch in batches for item in batch])
     kto, thumbs = beside_hints(base, config, left)
@@ -96,7 +96,7 @@ def train(
     trained = tuple(item.sample_id for item in items if item.sample_id in reached)
     if learns and stopped != "asked":
         stopped = _reanswer(run, hinted, replayed, known)
-    stopped = _rest_on_thumbs(run, kto, thumbs) or stopped
+        stopped = _rest_on_thumbs(run, kto, thumbs) or stopped
     rewards = [s.reward for s in samples if s.reward is not None and s.id in trained]
     return TrainResult(
         steps=run.step,

@@ -9,7 +9,7 @@ from bench.personas.recipes import RECIPES
 from bench.personas.rows import Cells
 
 Row = dict[str, Any]
-EARLIER = (1, 2, 3, 4)  # trainers whose rows still hold
+EARLIER = (1, 2, 3)  # trainers whose rows still hold
 
 
 def trainer_of(row: Row) -> int:
@@ -36,17 +36,15 @@ def had_fewer_sets(row: Row) -> bool:
 
 
 def lacks_thumbs(row: Row) -> bool:
-    """Whether a job of it would end with KTO today and did not, if its likes came after the wish:
-    until the fourth trainer that was for several wishes, and on thumbs of all times, and until the
-    fifth for jobs in which something was not liked."""
+    """Whether a job of it that had hints would end with KTO today, if its likes came after the
+    wish: until the fourth trainer that was for several wishes, and on thumbs of all times."""
     recipe = RECIPES[row["recipe"]]
     config, liked, unliked = recipe.config, 0, 0
-    if recipe.learns != "train" or config.method != "combine" or trainer_of(row) > 4:
+    if recipe.learns != "train" or config.method != "combine" or trainer_of(row) > 3:
         return False
     for update in row["updates"]:
         liked, unliked = liked + update["liked"], unliked + recipe.batch - update["liked"]
-        is_new = trainer_of(row) < 4 or update["liked"] == recipe.batch
-        if is_new and min(liked, unliked) >= config.kto_beside > 0:
+        if update["liked"] < recipe.batch and min(liked, unliked) >= config.kto_beside > 0:
             return True
     return False
 

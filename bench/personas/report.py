@@ -122,8 +122,8 @@ def by_earlier_trainers(cells: Cells) -> list[str]:
         ]
     if count := sum(map(lacks_thumbs, cells)):
         lines += [
-            f"In {count} rows, `thumbless`, a job did not end with KTO as it would today",
-            "(docs/LOG.md, After every hint).",
+            f"In {count} rows, `thumbless`, a job that had hints did not end with KTO as it does",
+            "today (docs/LOG.md, After every hint).",
         ]
     return lines
 

@@ -60,22 +60,13 @@ def test_ktos_steps_after_hints_rest_on_nothing_that_was_dropped(
     assert result.dropped == {99: "stale"}
 
 
-def test_a_job_of_likes_alone_rests_on_earlier_thumbs_too(
+def test_a_job_of_likes_alone_is_left_alone_whatever_was_told_before(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
-    def replies_of(replay: list[Sample], **changes: object) -> list[int]:
-        settings = replace(config, **changes)  # type: ignore[arg-type]
-        result, steps = job(base, model, likes, settings, replay=replay)
-        assert (result.reanswers, result.trained) == ({}, (9, 10))
-        return [step.replies for step in steps]
-
-    likes = [make_sample(base, number, reward=1.0, hint=None) for number in (9, 10)]
-    assert replies_of(told(base, *TWO)) == [2, 10, 10, 10, 10]
-    assert replies_of(told(base, *TWO), thumbs_batch=7) == [2, 7, 7, 7, 7]
-    assert replies_of(told(base, *TWO), thumbs_batch=6) == [2]  # content for so long
-    assert replies_of(told(base, *TWO), kto_beside=0) == [2]
-    assert replies_of(told(base, *TWO), method="opd") == [2]
-    assert replies_of(thumbs(base, 1.0, 1.0)) == [2]
+    result, steps = job(
+        base, model, thumbs(base, 1.0, 1.0), config, replay=told(base, *TWO, first=9)
+    )
+    assert ([step.replies for step in steps], result.reanswers) == ([2], {})
 
 
 def test_ktos_steps_after_hints_leave_adams_moments(
