@@ -77,8 +77,10 @@ def newest_wish(samples: Sequence[Sample]) -> int:
     are no new wish, nor are those told before with others; corrections without a hint are one."""
     newest, told = -1, set[str]()
     for place, sample in enumerate(samples):
-        said = _sentences(sample.lessons) or {CORRECTED if sample.correction else ""}
-        if said - told - {""}:
+        said = _sentences(sample.lessons)
+        if not said and sample.correction:
+            said = {CORRECTED}
+        if said - told:
             newest = place
         told |= said
     return newest

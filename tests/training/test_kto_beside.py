@@ -138,6 +138,9 @@ def test_what_was_thought_before_the_newest_wish_was_told_says_nothing_of_it(
     assert rested(brief, other, liked(8), both) == [4, 8, 8, 9]  # nothing new
     shouted = make_sample(base, 9, hint="no lists!\nBE BRIEF")
     assert rested(brief, other, liked(8), shouted) == [4, 8, 8, 9]
+    apart = [make_sample(base, n, hint=hint) for n, hint in ((4, "简短。"), (5, "不要列表！"))]
+    joint = make_sample(base, 9, hint="简短。不要列表。")
+    assert rested(*apart, liked(8), joint) == [4, 5, 8, 9]
     reverse = make_sample(base, 9, hint="lists.")
     assert rested(brief, other, liked(8), reverse) == []  # its words stand in an older wish
     assert rested(both, liked(10), brief) == [9, 10, 4]
