@@ -11,6 +11,8 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
+from clawweb.figures import THUMBS
+
 Point = dict[str, Any]
 JUMP = 5.0  # times the median of the gradient norms before it
 JUMP_AFTER, JUMP_OF = 3, 20  # a median needs so many norms, and is of at most so many
@@ -77,7 +79,11 @@ def _not_a_number(points: Sequence[Point]) -> Iterator[Alert]:
 
 def _gradient_jump(points: Sequence[Point]) -> Iterator[Alert]:
     before: deque[float] = deque(maxlen=JUMP_OF)
+    phase = None
     for point, norm in _numbers(points, "grad_norm"):
+        if (point.get("phase") == THUMBS) != (phase == THUMBS):
+            before.clear()  # another loss has norms of its own
+        phase = point.get("phase")
         if len(before) >= JUMP_AFTER and norm > JUMP * statistics.median(before):
             yield Alert(
                 rule="gradient_jump",

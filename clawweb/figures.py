@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy
 
 Point = dict[str, Any]
 STEADY = 0.1  # of the range: a change below it is no trend
+THUMBS = "thumbs"  # the phase after the hints, of another loss (training.types, the worker's alone)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,7 @@ class Chart:
     unit: str | Promise = ""  # "" where it has none
     digits: int = 3
     spread: str = ""  # key of its standard deviation, drawn as bars
+    is_of_loss: bool = False  # what it is in steps on all thumbs tells nothing beside the others
 
 
 _NATS = gettext_lazy("nats per token")
@@ -44,8 +46,10 @@ CHARTS = (
         title=gettext_lazy("Loss"),
         meaning=gettext_lazy(
             "How far the new version still is from what your ratings ask for. It should fall; each "
-            "step learns from other replies, so a rise from one to the next alone means nothing."
+            "step learns from other replies, so a rise from one to the next alone means nothing. "
+            "Last steps on all thumbs have a loss of their own."
         ),
+        is_of_loss=True,
     ),
     Chart(
         key="kl",
@@ -55,7 +59,7 @@ CHARTS = (
         meaning=gettext_lazy(
             "How differently it would answer from a model that had been told your wishes. "
             "It should fall; each step learns from other replies, so a rise from one to the next "
-            "alone means nothing. Below 0.01 training stops."
+            "alone means nothing. Below 0.01 no more questions are answered anew."
         ),
     ),
     Chart(
@@ -136,8 +140,8 @@ CHARTS = (
         title=gettext_lazy("Versions behind"),
         unit=gettext_lazy("versions"),
         meaning=gettext_lazy(
-            "How many versions ago the step's replies were written. 0 is best; more than 3 is "
-            "not trained on."
+            "How many versions ago the step's replies were written. 0 is best. A new rating of "
+            "more than 3 is not trained on; thumbs that are looked at again count as 0."
         ),
         digits=1,
     ),
@@ -170,13 +174,18 @@ CHARTS = (
         meaning=gettext_lazy(
             "How hard the step pulls. Level or falling is healthy; a sudden jump is a warning."
         ),
+        is_of_loss=True,
     ),
     Chart(
         key="lr",
         section=_OPTIMISER,
         title=gettext_lazy("Learning rate"),
-        meaning=gettext_lazy("How long the step is. It shrinks as the goal comes near."),
+        meaning=gettext_lazy(
+            "How long the step is. It shrinks as the goal comes near; steps on all thumbs have a "
+            "length of their own."
+        ),
         digits=6,
+        is_of_loss=True,
     ),
     Chart(
         key="tokens_per_second",
@@ -232,7 +241,10 @@ def cells(points: Sequence[Point]) -> list[list[str]]:
 
 
 def summary(chart: Chart, points: Sequence[Point]) -> str:
-    """What the line shows, in a sentence: last, first, least, largest, and where it goes."""
+    """What the line shows, in a sentence: last, first, least, largest, and where it goes; without
+    the steps on all thumbs where they tell nothing beside the others."""
+    if chart.is_of_loss:
+        points = [point for point in points if point.get("phase") != THUMBS]
     values = [point[chart.key] for point in points if chart.key in point]
     numbers = [value for value in values if isinstance(value, int | float)]
     if not numbers:

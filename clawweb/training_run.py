@@ -47,7 +47,11 @@ log = logging.getLogger(__name__)
 
 # What a job is at, as people read it
 _RATED = gettext_noop("training on the rated replies")
-_REANSWER = gettext_noop("answering your prompts again, to learn from that")
+_PHASES = {
+    "rated": _RATED,
+    "reanswer": gettext_noop("answering your prompts again, to learn from that"),
+    "thumbs": gettext_noop("training on all thumbs, earlier ones too"),
+}
 _GATE = gettext_noop("testing the new version")
 _DISK_FULL = gettext_noop("There was no room on the disk for the new version, three times.")
 
@@ -225,9 +229,8 @@ def _train(
 
     def on_step(metrics: StepMetrics) -> None:
         values = asdict(metrics)
-        phase = _REANSWER if metrics.phase == "reanswer" else _RATED
         step, steps = values.pop("step"), values.pop("steps")
-        jobs.record_step(job, step=step, steps=steps, values=values, phase=phase)
+        jobs.record_step(job, step=step, steps=steps, values=values, phase=_PHASES[metrics.phase])
 
     result = train(
         base,

@@ -191,15 +191,17 @@ def record(job: TrainingJob, steps: int) -> None:
     """Metrics as a run has them: they fall, they shake, some are not measured in each step."""
     for step in range(1, steps + 1):
         fall = math.exp(-step / 12)
+        on_thumbs = step > STEPS - 4
         values = {
             "loss": 0.15 + 1.3 * fall + random.gauss(0, 0.06),
             "reward": max(-1.0, min(1.0, 0.5 - 0.9 * fall + random.gauss(0, 0.15)))
             if step % 3
             else None,
-            "kl": 0.01 + 0.2 * fall + random.random() * 0.02,
+            "kl": None if on_thumbs else 0.01 + 0.2 * fall + random.random() * 0.02,
             "grad_norm": (0.4 + 1.1 * fall + abs(random.gauss(0, 0.2))) * (25 if step == 23 else 1),
             "tokens_per_second": 120 + random.gauss(0, 9),
             "seconds": 2.2,
+            "phase": "thumbs" if on_thumbs else "rated",
         }
         jobs.record_step(job, step=step, steps=STEPS, values=values, phase="rated replies")
 

@@ -106,7 +106,7 @@ class TrainConfig:
     negative_cap: float = 0.5  # largest push away; a raw -1 wrecks fluency
 
     # KTO: a step rests on all that are known, after hints on those since the newest wish. LOG
-    thumbs: str = "kto"  # how a job that distils trains without hints; "binary": as beside them
+    thumbs: str = "kto"  # without hints, and the end of jobs with; "binary": reward, no end
     thumbs_batch: int = 64  # replies per step of KTO: one thumb points anywhere
     thumbs_epochs: int = 2  # steps on them
     thumbs_step: float = 1.5  # of the learning rate: there are few steps

@@ -44,7 +44,7 @@ from training.prepare import HINT_NO_EFFECT, prepare, said_again, under_collecte
 from training.sampling import sample_replies
 from training.step import StepSums, counts_of, group_backward
 from training.teacher import Effect, Teacher
-from training.types import RATED, REANSWER, StepMetrics, TrainResult
+from training.types import RATED, REANSWER, THUMBS, StepMetrics, TrainResult
 
 log = logging.getLogger(__name__)
 
@@ -273,7 +273,7 @@ def _rest_on_thumbs(run: _Run, kto: TrainConfig, steps: Sequence[Sequence[Item]]
         if not number:
             run.config, run.optimizer = kto, make_optimizer(run.model, kto)
             run.kto_weights = weights_of(items)
-        _step(run, items, phase=RATED, began=began)
+        _step(run, items, phase=THUMBS, began=began)
     run.config, run.optimizer = own, adam
     return ended
 

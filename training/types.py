@@ -11,6 +11,7 @@ from training.advantages import Baseline
 
 RATED = "rated"  # on the replies that were rated
 REANSWER = "reanswer"  # on the current adapter's own new answers to the same prompts
+THUMBS = "thumbs"  # on all thumbs that are known, by KTO after the hints: another loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from bench.personas.aims import aims
 from bench.personas.curves import curves, write_png
 from bench.personas.older import had_fewer_sets, is_lossy, lacks_thumbs, seeds_of
+from bench.personas.people import PEOPLE
 from bench.personas.questions import HELD_OUT
 from bench.personas.recipes import SERVED, VARIATIONS
 from bench.personas.rows import (
@@ -70,7 +71,12 @@ def table(cells: Cells) -> str:
         "",
         "Made by `make bench-personas`; each figure is `satisfied / nll` on held-out questions,",
         "the median over seeds with its range. No update comes before the first full batch.",
-        "`openclaw-*` are rebuilt from formulas: bench/personas/recipes.py says what differs.",
+        "`satisfied`: the share of first replies that keep to the person's wish (they are at the",
+        "end). `nll`: the mean of -log p over those replies' tokens, by the base with the wish in",
+        "its prompt. `three in a row`: the rated turn by which three replies running had pleased.",
+        "`hinted`: that base itself; `memory`: the base with the hints told so far in its prompt.",
+        "Upstream is OpenClaw-RL; `openclaw-*` are its recipes, rebuilt from formulas:",
+        "bench/personas/recipes.py says what differs.",
         "Updates had no time limit, and every rating trains; what `make run` makes of the same",
         f"people is below, `{SERVED}`. `never in N`: not within N rated turns.",
         "`tokens`: the mean length of those replies, at first → at the end; at most 160.",
@@ -85,6 +91,7 @@ def table(cells: Cells) -> str:
         *means(benched, turns), beside(cells), sooner(cells),
         leaks(cells), thumbs(cells), health(cells),
         [said, "", *by_person(varied, turns)] if varied else [],
+        who(cells),
     ]  # fmt: skip
     return "\n".join([*lines, *(line for part in parts if part for line in ["", *part])]) + "\n"
 
@@ -98,6 +105,12 @@ def by_person(cells: Cells, turns: Sequence[int]) -> list[str]:
         rows.append([*row, tokens(group), three(group), drift(group), seconds(group)])
     head = ["person", "recipe", "seeds", *(f"{n} turns" for n in turns), "tokens", "three in a row"]
     return grid([*head, "drift, of a limit", "s per update"], rows)
+
+
+def who(cells: Cells) -> list[str]:
+    """What each person says of a reply that breaks their wish; code checks whether one does."""
+    rows = [[name, PEOPLE[name].hint] for name in people_of(cells)]
+    return ["The people, and what they tell the agent.", "", *grid(["person", "wish"], rows)]
 
 
 def arithmetic(cells: Cells) -> list[str]:

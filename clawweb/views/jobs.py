@@ -127,7 +127,7 @@ SETTINGS = {
         {"student": _("the agent's"), "teacher": _("those of the one who knows the hint")},
     ),
     "thumbs": (
-        _("Thumbs alone, up and down"),
+        _("Thumbs up and down, alone and after hints"),
         {
             "kto": _("by KTO"),
             "apo_zero_unpaired": _("by KTO with the base as the reference"),

@@ -48,14 +48,15 @@ function marks(figure) {
   ));
   const alerts = data.alerts.filter(({ key }) => !key || key === figure.key);
   const moves = movesOf(figure).map(({ text, isBack, x, anchor }) => ({ x, anchor, mark: text, name: isBack ? "--warn" : "--good" }));
-  const all = [...restarts, ...alerts.map((alert) => ({ ...alert, name: "--warn" }))]
+  const phases = data.phases.map((phase) => ({ ...phase, name: "--quiet", anchor: "right", yanchor: "top" })); // inside: above stand versions
+  const all = [...restarts, ...phases, ...alerts.map((alert) => ({ ...alert, name: "--warn" }))]
     .map((mark) => ({ ...mark, x: placeOfStep(trace, mark.step, state.x) })).filter(({ x }) => x !== null).concat(moves);
   return {
     shapes: all.map(({ x, name }) => ({
       type: "line", xref: "x", yref: "paper", x0: x, x1: x, y0: 0, y1: 1, line: { dash: "dot", width: 1.5, color: colour(name) },
     })),
-    annotations: all.map(({ x, name, mark, rule, anchor }) => ({
-      x, y: 1, xref: "x", yref: "paper", xanchor: anchor ?? "center", yanchor: "bottom", showarrow: false,
+    annotations: all.map(({ x, name, mark, rule, anchor, yanchor }) => ({
+      x, y: 1, xref: "x", yref: "paper", xanchor: anchor ?? "center", yanchor: yanchor ?? "bottom", showarrow: false,
       text: rule === "not_a_number" ? `✕ ${mark}` : mark, font: { color: colour(name), size: 11 },
     })),
   };

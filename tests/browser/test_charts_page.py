@@ -74,6 +74,12 @@ def test_an_axis_says_what_it_counts(page: Page) -> None:
     expect(page.locator("#chart-loss .ytitle")).to_have_count(0)  # it has no unit
 
 
+def test_a_line_stands_where_all_thumbs_begin(page: Page) -> None:
+    page.locator("#chart-loss").scroll_into_view_if_needed()
+    mark = page.locator("#chart-loss .annotation-text").get_by_text("all thumbs")
+    expect(mark).to_be_visible()
+
+
 def test_a_line_stands_where_the_version_went_live(page: Page) -> None:
     expect(page.locator("#marks")).to_contain_text("v3 live: ")
     mark = page.locator("#chart-loss .annotation-text").filter(has_text="v3 live")

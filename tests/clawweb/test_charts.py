@@ -21,7 +21,7 @@ from clawweb.config import ROOT
 from clawweb.downsampling import FEWEST, is_no_number, kept
 from clawweb.figures import CHARTS, summary
 from clawweb.models import AdapterState, JobState, StepMetric, TrainingJob, User
-from clawweb.selectors.charts import Window, series
+from clawweb.selectors.charts import Window, phases_of, series
 from clawweb.selectors.learning import metric_points
 from clawweb.services import jobs, versions
 from tests.factories import claimed_job, make_adapter, rated
@@ -109,6 +109,24 @@ def test_each_attempt_is_judged_by_itself() -> None:
     assert rules_of([*points_of("kl", 0.1, 0.1), *second]) == []
 
 
+def test_steps_on_all_thumbs_are_no_jump_beside_the_hints() -> None:
+    on_thumbs = [{**point, "phase": "thumbs"} for point in points_of("grad_norm", *[9.0] * 7, 50.0)]
+    points = [*points_of("grad_norm", 1.0, 1.0, 1.0), *on_thumbs[3:]]
+    assert rules_of(points) == [("gradient_jump", 8)]
+    assert phases_of(points) == [{"step": 4, "mark": "all thumbs"}]
+    assert phases_of(points[:3]) == []
+
+
+def test_a_summary_leaves_out_steps_of_another_loss() -> None:
+    points = points_of("loss", 4.0, 3.0, 2.0, 1.0, 9.0)
+    points[-1]["phase"] = "thumbs"
+    assert summary(CHARTS[0], points).startswith("Now 1.000, at first 4.000")
+    assert summary(CHARTS[0], points).endswith("It falls.")
+    reward = next(chart for chart in CHARTS if chart.key == "reward")
+    rewards = [{**point, "reward": point["loss"]} for point in points]
+    assert summary(reward, rewards).startswith("Now 9.00,")
+
+
 def test_silence_is_told_while_training_only() -> None:
     points = [{**point, "seconds": 40.0} for point in points_of("loss", 1.0)]
     later = NOW + timedelta(seconds=199)
@@ -184,6 +202,7 @@ def test_the_tail_brings_what_is_new_and_words_for_all(client: Client, alice: Us
     assert [row[:3] for row in body["rows"]] == [["3", "1", "1.000"]]
     assert body["words"]["loss"].startswith("Now 1.000, at first 3.000")
     assert body["points"] == 3
+    assert body["phases"] == []
 
 
 def test_what_the_browser_holds_is_not_sent_again(client: Client, alice: User) -> None:

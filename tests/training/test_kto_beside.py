@@ -38,7 +38,7 @@ def test_what_hints_ask_for_thumbs_say_which_replies_kept_to(
         ended[least] = snapshot(model), steps, result
     (off, hints_alone, _), (on, steps, result) = ended[0], ended[1]
     kto = steps[len(hints_alone) :]
-    assert [(step.replies, step.phase, step.kl) for step in kto] == [(8, "rated", None)] * 4
+    assert [(step.replies, step.phase, step.kl) for step in kto] == [(8, "thumbs", None)] * 4
     assert [step.steps for step in steps] == [len(steps)] * len(steps)
     assert (result.steps, result.trained) == (len(steps), tuple(range(1, 9)))
     scale(model, off, share=1.0)
