@@ -93,9 +93,10 @@ def test_every_setting_that_is_named_exists(document: Path) -> None:
     assert {name.lower() for name in named} <= set(Config.model_fields)
 
 
-def test_every_hyperparameter_is_named() -> None:
-    names = [field.name for field in dataclasses.fields(TrainConfig)]
-    assert not_in(text_of("docs/algorithms.md"), names) == []
+def test_every_hyperparameter_is_named_with_its_default() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", text_of("docs/algorithms.md"), re.MULTILINE)
+    defaults = {field.name: field.default for field in dataclasses.fields(TrainConfig)}
+    assert {name: ast.literal_eval(said) for name, said in rows if name in defaults} == defaults
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ class StepMetrics:
     phase: str
     loss: float  # what the step minimizes: each part its own mean, weighted
     reward: float | None  # mean vote of the step's rated replies
-    kl: float | None  # mean KL(policy || hinted base) per token, nats, before the step
+    kl: float | None  # mean KL(policy || teacher) of hinted tokens, nats, before the step
     grad_norm: float  # before clipping
     tokens_per_second: float  # response tokens, sampling included
     seconds: float

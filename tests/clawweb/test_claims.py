@@ -47,6 +47,14 @@ def test_what_was_kept_aside_for_the_gate_is_not_too_old_once_it_is_not(alice):
     assert sample_for(sample, job.parent).version_age == MAX_VERSION_AGE  # the trainer takes it
 
 
+def test_the_trainer_sees_the_ids_that_were_sampled_and_not_the_words(alice):
+    sampled = {"prompt_ids": [9, 8], "response_ids": [228, 3, 228], "logprobs": [-0.5, -2.0, -0.1]}
+    down(make_turn(alice, reply="other words", **sampled))
+    (row,) = jobs.samples_of(claimed_job(alice))
+    seen = sample_for(row, None)
+    assert (seen.prompt_ids, seen.response_ids, seen.rollout_logprobs) == (*sampled.values(),)
+
+
 def test_the_newest_of_contradicting_reasons_wins(alice):
     long, short, prose = make_turn(alice), make_turn(alice), make_turn(alice)
     down(long, "too_short")

@@ -14,6 +14,7 @@ from torch import Tensor
 from rollouts.hints import NOTE
 from rollouts.types import Sample
 from tests.training.conftest import ATOL, DEVICE, items_of, job, make_sample, nothing
+from training import forward
 from training.adapters import adapter_tensors
 from training.base import Base
 from training.batching import Item
@@ -63,10 +64,11 @@ def gradient(base: Base, model: PeftModel, items: Sequence[Item], config: TrainC
 
 
 def test_its_gradient_does_not_depend_on_how_a_step_is_cut(
-    base: Base, model: PeftModel, config: TrainConfig
+    base: Base, model: PeftModel, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items = items_of(base, [corrected(base, 1, WANTED), corrected(base, 2, OTHER)], config)
     whole = gradient(base, model, items, config)
+    monkeypatch.setattr(forward, "CHUNK", 7)
     cut = gradient(base, model, items, replace(config, micro_batch_tokens=1))
     double = gradient(base, model, items, replace(config, correction_weight=1.0))
     assert float(whole.norm()) > 0

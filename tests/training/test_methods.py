@@ -41,10 +41,12 @@ def walk_away(model: PeftModel, far: float = 0.1) -> None:
             tensor.add_(far * torch.randn(tensor.shape, generator=chance).to(tensor.device))
 
 
-def same(found: Sequence[Tensor], wanted: Sequence[Tensor], rtol: float = 1e-4) -> None:
+def same(
+    found: Sequence[Tensor], wanted: Sequence[Tensor], rtol: float = 1e-4, atol: float = ATOL
+) -> None:
     assert max(float(w.abs().max()) for w in wanted) > 1e-5
     for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other, rtol=rtol, atol=ATOL)
+        torch.testing.assert_close(one, other, rtol=rtol, atol=atol)
 
 
 # The estimators of a hint's lesson

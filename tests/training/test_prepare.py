@@ -96,11 +96,20 @@ def test_a_bare_thumb_has_an_advantage_and_the_base_as_its_anchor(base: Base) ->
 
 
 def test_response_ids_are_taken_verbatim_up_to_the_cap(base: Base) -> None:
-    sample = make_sample(base, 1, hint=None)
+    said = [*base.encode("é")[:1], *base.encode("a reply")]  # half a character: words cannot say it
+    assert base.encode(base.tokenizer.decode(said)) != said
+    sample = make_sample(base, 1, hint=None, response_ids=said, rollout_logprobs=[-1.0] * len(said))
     (item,), _ = prepare(base, [sample], TrainConfig(rated_tokens=5), baseline=Baseline())
-    assert item.response_ids == tuple(sample.response_ids[:5])
+    assert item.response_ids == tuple(said[:5])
     assert item.rollout_logprobs is not None
     assert len(item.rollout_logprobs) == 5
+
+
+@pytest.mark.parametrize("method", ["kto", "apo_zero_unpaired", "binary"])
+def test_a_hint_without_a_vote_is_no_thumb(base: Base, method: str) -> None:
+    given = [make_sample(base, 1, reward=None), make_sample(base, 2)]
+    items, dropped = prepare(base, given, TrainConfig(method=method), baseline=Baseline())
+    assert ([item.sample_id for item in items], dropped) == ([2], {1: "no_signal"})
 
 
 def test_a_hint_without_a_user_message_to_hang_on_drops_its_sample_alone(base: Base) -> None:

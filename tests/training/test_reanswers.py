@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from peft import PeftModel
 
 from tests.training.conftest import hinted_kl, items_of, job, make_sample
+from training import trainer
 from training.base import Base
-from training.batching import reanswer_sets
+from training.batching import Item, reanswer_sets
 from training.config import TrainConfig
+from training.sampling import Reply, sample_replies
+from training.step import group_backward
 
 
 def test_earlier_hints_are_learned_further_in_a_job_of_thumbs_alone(
@@ -26,6 +31,30 @@ def test_earlier_hints_are_learned_further_in_a_job_of_thumbs_alone(
     assert set(result.reanswers) == {11, 12, 13}
     assert result.trained == (1, 2, 3)
     assert hinted_kl(base, model, items) < before - 0.05
+
+
+def test_the_ids_that_were_sampled_are_the_ids_that_train(
+    base: Base, model: PeftModel, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampled: list[tuple[int, ...]] = []
+    trained: list[tuple[int, ...]] = []
+
+    def sample(*given: Any, **more: Any) -> list[Reply]:
+        replies = sample_replies(*given, **more)
+        sampled.extend(reply.ids for reply in replies)
+        return replies
+
+    def backward(
+        base: Base, model: PeftModel, group: Sequence[Item], *more: Any, **named: Any
+    ) -> Any:
+        trained.extend(item.response_ids for item in group if item.is_fresh)
+        return group_backward(base, model, group, *more, **named)
+
+    monkeypatch.setattr(trainer, "sample_replies", sample)
+    monkeypatch.setattr(trainer, "group_backward", backward)
+    job(base, model, [make_sample(base, n) for n in range(1, 5)], config)
+    assert len(trained) == 12
+    assert sorted(trained) == sorted(sampled)
 
 
 def test_who_likes_everything_is_left_alone(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from math import log
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from tests.training.conftest import job, make_sample
 from tests.training.test_methods import same, walk_away
 from tests.training.test_trainer import gradients, items_of
+from training import forward
 from training.base import Base
 from training.batching import Item
 from training.config import TrainConfig
@@ -29,11 +31,29 @@ WAYS = [
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_in_a_mean_over_replies_a_long_one_weighs_as_much_as_a_short_one(
-    base: Base, model: PeftModel, config: TrainConfig, way: dict[str, str]
+def test_the_gradient_does_not_depend_on_how_positions_are_cut(
+    base: Base,
+    model: PeftModel,
+    config: TrainConfig,
+    way: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     walk_away(model)
-    settings = dataclasses.replace(config, loss_mean="replies", **way)  # type: ignore[arg-type]
+    settings = dataclasses.replace(config, **way)
+    items = items_of(base, [make_sample(base, 1), make_sample(base, 22, hint=None)], settings)
+    found = []
+    for chunk in (7, 1000):  # of the 49 positions
+        monkeypatch.setattr(forward, "CHUNK", chunk)
+        found.append(gradients(base, model, items, settings))
+    same(*found)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_in_a_mean_over_replies_a_long_one_weighs_as_much_as_a_short_one(
+    base: Base, model: PeftModel, config: TrainConfig, way: dict[str, Any]
+) -> None:
+    walk_away(model)
+    settings = dataclasses.replace(config, loss_mean="replies", **way)
     short = make_sample(base, 2, response_ids=base.encode("no"), rollout_logprobs=[-1.0] * 2)
     items = items_of(base, [make_sample(base, 1), short], settings)
     assert [len(item.response_ids) for item in items] == [24, 2]
@@ -138,3 +158,59 @@ def test_the_surrogate_and_its_weight_are_of_the_temperature_of_sampling() -> No
     (slope_NV,) = torch.autograd.grad(loss, policy_NV)
     # d log pi(first) / d logits = (1 - 9/10, -1/10) / T
     torch.testing.assert_close(slope_NV, -0.8 * torch.tensor([[0.2, -0.2]]), rtol=1e-5, atol=1e-7)
+
+
+def on_one(item: Item, policy: list[float], config: TrainConfig) -> tuple[float, Tensor]:
+    """The loss of a one-word reply and its slope by the logits; the teacher says 1/4 and 3/4."""
+    policy_NV = torch.tensor([policy], requires_grad=True)
+    teacher_NV = torch.tensor([[log(1 / 4), log(3 / 4)]])
+    rows, counts = tokens_of([item], "cpu", config), counts_of([item], config)
+    loss = loss_on(policy_NV, teacher_NV, rows, config, counts, StepSums())
+    (slope_NV,) = torch.autograd.grad(loss, policy_NV)
+    return float(loss.detach()), slope_NV
+
+
+WORDS = {"sample_id": 1, "prompt_ids": (0,), "teacher_prompt_ids": (0,), "response_ids": (0,)}
+HINTED = Item(is_hinted=True, **WORDS)  # type: ignore[arg-type]
+
+
+# The policy says 3/4 and 1/4: to the student's likeliest word the teacher gives a third of it, to
+# its own three times as much; log 3 is cut to C = 1.
+@pytest.mark.parametrize(
+    ("support", "loss", "slope"),
+    [("student", 1.0, [1 / 4, -1 / 4]), ("teacher", -1.0, [3 / 4, -3 / 4])],
+)
+def test_the_likeliest_words_are_those_of_whom_a_job_names(
+    support: str, loss: float, slope: list[float]
+) -> None:
+    config = TrainConfig(
+        method="opd", estimator="topk", topk=1, topk_support=support, topk_clip=1.0
+    )
+    found = on_one(HINTED, [log(3), 0.0], config)
+    assert found[0] == pytest.approx(loss, rel=1e-5)
+    torch.testing.assert_close(found[1], torch.tensor([slope]), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_a_job_mixes_both_directions_of_the_kl_as_it_says(share: float) -> None:
+    config = TrainConfig(method="opd", forward_share=share)
+    loss, slope_NV = on_one(HINTED, [log(3), 0.0], config)
+    assert loss == pytest.approx(log(3) / 2, rel=1e-5)  # either way
+    reverse = 3 / 8 * log(3)  # pi (log pi/q - KL)
+    forward_kl = 3 / 4 - 1 / 4  # pi - q
+    pull = (1 - share) * reverse + share * forward_kl
+    wanted = torch.tensor([[pull, -pull]])
+    torch.testing.assert_close(slope_NV, wanted, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "trains"),
+    [(1.27, 0.8, True), (1.29, 0.8, False), (0.81, -0.4, True), (0.79, -0.4, False)],
+)
+def test_a_job_clips_at_0_2_and_0_28(ratio: float, advantage: float, trains: bool) -> None:
+    before = log(1 / 2 / ratio)
+    rated = Item(is_hinted=False, advantage=advantage, rollout_logprobs=(before,),
+                 proximal_logprobs=(before,), **WORDS)  # type: ignore[arg-type]  # fmt: skip
+    _, slope_NV = on_one(rated, [0.0, 0.0], TrainConfig(method="binary", anchor_weight=0.0))
+    wanted = -advantage * ratio * -TOWARD_SECOND if trains else torch.zeros(2)
+    torch.testing.assert_close(slope_NV[0], wanted, rtol=1e-5, atol=1e-7)
