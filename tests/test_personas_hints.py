@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bench.personas.effects import replies_of
@@ -21,7 +23,13 @@ QUESTIONS = 8
 CONFIG = TrainConfig()  # by the settings that jobs have
 
 
-def idle(base: Base, hint: str, asked: list[list[Message]], replies: list[tuple[int, ...]]) -> int:
+def idle(
+    base: Base,
+    hint: str,
+    asked: list[list[Message]],
+    replies: list[tuple[int, ...]],
+    config: TrainConfig = CONFIG,
+) -> int:
     """Of disliked replies that were given the hint, how many it moves too little to teach."""
     samples = [
         make_sample(
@@ -30,14 +38,14 @@ def idle(base: Base, hint: str, asked: list[list[Message]], replies: list[tuple[
         )
         for number, (messages, reply) in enumerate(zip(asked, replies, strict=True))
     ]  # fmt: skip
-    items, _ = prepare(base, samples, CONFIG, baseline=Baseline())
+    items, _ = prepare(base, samples, config, baseline=Baseline())
     assert len(items) == len(samples)
-    model = attach(base, CONFIG, None)
+    model = attach(base, config, None)
     try:
-        effects = Teacher(base, model, CONFIG).effects(items)
+        effects = Teacher(base, model, config).effects(items)
     finally:
         detach(base, model)
-    return sum(effect.own is not None and effect.own < CONFIG.hint_effect_min for effect in effects)
+    return sum(effect.own is not None and effect.own < config.hint_effect_min for effect in effects)
 
 
 @pytest.mark.stack
@@ -49,6 +57,8 @@ def test_thanks_are_no_wish_and_a_wish_is_one(stack: Stack) -> None:
     assert idle(base, "Thank you.", asked, replies) > QUESTIONS / 2
     for person in ("short", "formal", "asks"):
         assert idle(base, PEOPLE[person].hint, asked, replies) == 0
-    # What the base answers otherwise when it is told, it takes for a wish: the one thing of hints
-    # that move nothing that does not hold with it. Once this fails, the log has to say better.
-    assert idle(base, "My cat is called Tom.", asked, replies) == 0
+    # The base answers otherwise when it is told these, too; but they are likelier as small talk.
+    for remark in ("My cat is called Tom.", "Today is Tuesday.", "I like the colour blue."):
+        assert idle(base, remark, asked, replies) == QUESTIONS
+        assert idle(base, remark, asked, replies, replace(CONFIG, small_talk_nats=0.0)) == 0
+    assert idle(base, "My cat is called Tom. Use metric units.", asked, replies) == 0

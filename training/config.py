@@ -84,6 +84,7 @@ class TrainConfig:
     question_boost: float = 0.0  # and so far the way of the question: a hint drowns it; LOG
     question_tokens: int = 12  # first of a reply that are held to it: there it takes its subject
     hint_effect_min: float = 0.15  # share of a hint's effect that no mere note may have; LOG
+    small_talk_nats: float = 1.5  # so much likelier as small talk a hint is none; 0: not asked; LOG
     rated_tokens: int = 64  # of each rated reply only the first so many train; bounds time
     reanswer_tokens: int = 56  # longest re-answer; bounds time; docs/LOG.md, Recipe tuning
     reanswer_hints: str = "own"  # of the re-answered turn; or all "collected", its own last
@@ -241,7 +242,7 @@ _NOT_NEGATIVE = (
     "hint_boost_again", "question_boost", "distill_weight", "correction_weight", "liked_weight",
     "reward_weight", "reward_step", "thumbs_step", "kto_beside", "anchor_weight", "clip_high",
     "demonstrations", "gate_drift_margin", "gate_preference_margin", "gate_cut_margin",
-    "gate_chance", "gate_length_min", "gate_repeat_margin",
+    "gate_chance", "gate_length_min", "gate_repeat_margin", "small_talk_nats",
 )  # fmt: skip
 _SHARES = (
     "beta1", "beta2", "forward_share", "clip_low", "baseline_rate", "gate_empty_max",

@@ -21,13 +21,15 @@ from training.advantages import Baseline, reward_advantage
 from training.base import Base
 from training.batching import Item
 from training.config import COLLECTED, TrainConfig
+from training.small_talk import said_ids
 
 NO_SIGNAL = "no_signal"  # neither vote nor hint, or no reply to learn from
 NO_LOGPROBS = "no_logprobs"  # trains by reward, but what it was sampled with is not known
 GREEDY = "greedy"  # trains by reward, but was not drawn from a distribution
 TOO_LONG = "too_long"
 STALE = "stale"  # answered by a version too far behind
-HINT_NO_EFFECT = "hint_no_effect"  # moves the base as a note that asks for nothing, or has no place
+# Small talk, or it moves the base as a note that asks for nothing, or has no place in the prompt.
+HINT_NO_EFFECT = "hint_no_effect"
 TEMPLATE_CHANGED = "template_changed"  # the prompt renders to other ids than were sampled from
 
 SENTENCE_END = re.compile(r"[.!?]+\s+|[。！？\n]")
@@ -130,6 +132,7 @@ def _item(
         other_prompts_ids=tuple(teacher_prompts[1:]),
         is_hinted=distilled,
         noted_prompt_ids=noted,
+        said_ids=said_ids(base, joined(sample.lessons) or "") if noted else (),
         unasked_prompt_ids=unasked,
         correction_ids=_correction(base, sample, len(prompt_ids), config) if distilled else (),
         boost=config.hint_boost if again.isdisjoint(sample.lessons) else config.hint_boost_again,

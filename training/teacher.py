@@ -15,13 +15,15 @@ from training.batching import Item, Pair, by_item
 from training.candidates import with_chosen_hint
 from training.config import TrainConfig
 from training.forward import boosted, held_to_question, kl_between, response_hidden
+from training.small_talk import wish_nats
 
 
 class Effect(NamedTuple):
     """How far a hint moves the teacher on one reply."""
 
     kl_T: Tensor  # KL(plain || hinted and boosted) of each token, nats: what there is to learn
-    own: float | None  # share of KL(plain || hinted) that a mere note does not do; None: not asked
+    # share of KL(plain || hinted) that a mere note does not do, 0 of small talk; None: not asked
+    own: float | None
 
 
 class Teacher:
@@ -58,9 +60,17 @@ class Teacher:
         moved = by_item(group, kl_between(self._base, plain_NH, hinted_NH))
         beyond = by_item(group, kl_between(self._base, noted[0], hinted_NH))
         return [
-            Effect(kl_T, _own(item, *parts))
+            Effect(kl_T, 0.0 if self._is_small_talk(item) else _own(item, *parts))
             for item, kl_T, *parts in zip(group, kls, beyond, moved, strict=True)
         ]
+
+    def _is_small_talk(self, item: Item) -> bool:
+        """Whether what was said asks for nothing, however far it moves the base."""
+        limit = self._config.small_talk_nats
+        if not limit or not item.said_ids:
+            return False
+        with wearing(self._model, None):
+            return wish_nats(self._base, self._model, item.said_ids) < -limit
 
     def hidden(self, group: Sequence[Item]) -> Tensor:
         """Hidden states on the replies, (N, H), row by row. Of replies that no hint teaches the

@@ -50,7 +50,10 @@ class DropReason(models.TextChoices):
     )
     TOO_LONG = "too_long", _("The conversation is longer than training takes.")
     STALE = "stale", _("A version more than three behind wrote it.")
-    HINT_NO_EFFECT = "hint_no_effect", _("The hint changes nothing about what the model would say.")
+    HINT_NO_EFFECT = (
+        "hint_no_effect",
+        _("What was said asks for nothing that would change the reply: say how you want it."),
+    )
     TEMPLATE_CHANGED = "template_changed", _("The model's chat template has changed since.")
     CONSENT = "consent", _("You asked not to train on it.")
     REFUSED = "refused", _("Two versions that learned from it did not pass the gate.")

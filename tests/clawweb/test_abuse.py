@@ -28,7 +28,9 @@ LR = 0.05  # a hundred times what is usual
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real trainer at a step so large that it ruins what it is let to."""
-    settings = TrainConfig(lr=LR, rated_tokens=24, reanswer_tokens=8, gate_tokens=8)
+    settings = TrainConfig(
+        lr=LR, rated_tokens=24, reanswer_tokens=8, gate_tokens=8, small_talk_nats=0.0
+    )
     monkeypatch.setattr(training_run, "_train_config", lambda job: settings)
     monkeypatch.setattr(training_run, "neutral_prompts", lambda: ("hello", "what is rain"))
     monkeypatch.setattr("clawweb.events._send", lambda *_: None)

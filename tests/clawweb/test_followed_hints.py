@@ -106,7 +106,9 @@ def test_a_liked_greedy_reply_trains_when_hints_stood_in_its_prompt(eager):
 
 @generator
 def test_a_prompted_reply_goes_all_the_way_through_a_job(eager, monkeypatch):
-    settings = TrainConfig(lr=5e-3, rated_tokens=24, reanswer_tokens=8, gate_tokens=8)
+    settings = TrainConfig(
+        lr=5e-3, rated_tokens=24, reanswer_tokens=8, gate_tokens=8, small_talk_nats=0.0
+    )
     monkeypatch.setattr(training_run, "_train_config", lambda job: settings)
     monkeypatch.setattr(training_run, "neutral_prompts", lambda: ("hello",))
     monkeypatch.setattr("clawweb.events._send", lambda *_: None)

@@ -39,7 +39,9 @@ pytestmark = pytest.mark.django_db(transaction=True, serialized_rollback=True)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few tokens and few prompts; everything else is as it is in the worker."""
-    settings = TrainConfig(lr=5e-3, rated_tokens=24, reanswer_tokens=8, gate_tokens=8)
+    settings = TrainConfig(
+        lr=5e-3, rated_tokens=24, reanswer_tokens=8, gate_tokens=8, small_talk_nats=0.0
+    )
     monkeypatch.setattr(training_run, "_train_config", lambda job: settings)
     monkeypatch.setattr(training_run, "neutral_prompts", lambda: ("hello",))
     monkeypatch.setattr("clawweb.events._send", lambda *_: None)

@@ -21,8 +21,9 @@ from training.sampling import Reply
 TWO = ("Please answer in one word.", "Please use lists.")
 REPLIES = ((5, 6, 7), (8, 9))
 CONFIG = TrainConfig(
-    lr=5e-3, batch_size=2, max_steps=4, rated_tokens=24, reanswer_tokens=12, kto_beside=0
-)
+    lr=5e-3, batch_size=2, max_steps=4, rated_tokens=24, reanswer_tokens=12, kto_beside=0,
+    small_talk_nats=0.0,
+)  # fmt: skip
 
 
 @pytest.fixture
