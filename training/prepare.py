@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,7 +20,7 @@ from training.advantages import Baseline, reward_advantage
 from training.base import Base
 from training.batching import Item
 from training.config import COLLECTED, TrainConfig
-from training.small_talk import said_ids
+from training.small_talk import said_ids, sentences
 
 NO_SIGNAL = "no_signal"  # neither vote nor hint, or no reply to learn from
 NO_LOGPROBS = "no_logprobs"  # trains by reward, but what it was sampled with is not known
@@ -32,7 +31,6 @@ STALE = "stale"  # answered by a version too far behind
 HINT_NO_EFFECT = "hint_no_effect"
 TEMPLATE_CHANGED = "template_changed"  # the prompt renders to other ids than were sampled from
 
-SENTENCE_END = re.compile(r"[.!?]+\s+|[。！？\n]")
 CORRECTED = "\0"  # stands for the wish of who writes the reply instead
 
 
@@ -90,8 +88,8 @@ def newest_wish(samples: Sequence[Sample]) -> int:
 
 def _sentences(hints: Sequence[str]) -> set[str]:
     """What they say, each sentence in small letters and without what ends it."""
-    said = {part for hint in hints for part in SENTENCE_END.split(hint.casefold())}
-    return {part.strip(" \t\r.!?") for part in said} - {""}
+    said = {part for hint in hints for part in sentences(hint.casefold())}
+    return {part.strip(" .!?。！？") for part in said} - {""}
 
 
 def tells_several(samples: Sequence[Sample]) -> bool:

@@ -7,6 +7,7 @@ p(words | what it is), which a small model knows better than the answer to a que
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from peft import PeftModel
 
 from training.base import Base
 from training.forward import logprobs_of, response_hidden
+
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n")
 
 # A few languages each, so that another one alone makes nothing small talk. What was looked at when
 # these were chosen, and what was not: bench/personas/small_talk.py.
@@ -33,15 +36,27 @@ SMALL_TALK = (
 )  # fmt: skip
 
 
-def said_ids(base: Base, hint: str) -> tuple[int, ...]:
-    """The words' tokens as they stand in a list."""
-    return base.encode(f" {hint.strip()}")
+def sentences(text: str) -> list[str]:
+    """What it says, one after the other, with what ends each."""
+    return [part.strip() for part in SENTENCE_END.split(text) if part.strip()]
+
+
+def said_ids(base: Base, hint: str) -> tuple[tuple[int, ...], ...]:
+    """Each sentence's tokens, as it stands in a list."""
+    return tuple(base.encode(f" {sentence}") for sentence in sentences(hint))
+
+
+def is_small_talk(
+    base: Base, model: PeftModel | Any, said: Sequence[Sequence[int]], limit: float
+) -> bool:
+    """Whether each of the sentences is, by more than `limit` nats: one wish is enough."""
+    return all(wish_nats(base, model, sentence) < -limit for sentence in said)
 
 
 @torch.no_grad()
 def wish_nats(base: Base, model: PeftModel | Any, said: Sequence[int]) -> float:
-    """log p(said | after feedback) - log p(said | after small talk), nats; `model` is to answer as
-    the base. Below 0 it is rather small talk. Kept in `Base.cache`."""
+    """log p(said | after feedback) - log p(said | after small talk) of a sentence, nats; `model` is
+    to answer as the base. Below 0 it is rather small talk. Kept in `Base.cache`."""
     place = ("wish nats", tuple(said))
     found = base.cache.get(place)
     if not isinstance(found, float):

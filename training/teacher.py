@@ -15,7 +15,7 @@ from training.batching import Item, Pair, by_item
 from training.candidates import with_chosen_hint
 from training.config import TrainConfig
 from training.forward import boosted, held_to_question, kl_between, response_hidden
-from training.small_talk import wish_nats
+from training.small_talk import is_small_talk
 
 
 class Effect(NamedTuple):
@@ -70,7 +70,7 @@ class Teacher:
         if not limit or not item.said_ids:
             return False
         with wearing(self._model, None):
-            return wish_nats(self._base, self._model, item.said_ids) < -limit
+            return is_small_talk(self._base, self._model, item.said_ids, limit)
 
     def hidden(self, group: Sequence[Item]) -> Tensor:
         """Hidden states on the replies, (N, H), row by row. Of replies that no hint teaches the
