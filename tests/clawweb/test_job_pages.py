@@ -299,5 +299,5 @@ def test_an_admin_sees_how_many_ratings_a_job_used_and_why_not(
     uses = [(row["count"], row["is_left"]) for row in uses_of_samples(job)]
     assert uses == [(2, False), (1, False), (1, True)]
     page = page_of(client, admin, f"/jobs/{job.public_id}/")
-    assert "not used: The hint changes nothing" in page
+    assert "not used: What was said asks for nothing" in page
     assert "question" not in page.split('id="samples-h"')[1].split("</section>")[0]
