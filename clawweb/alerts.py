@@ -11,7 +11,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from clawweb.figures import THUMBS
+from clawweb.figures import is_on_all_thumbs
 
 Point = dict[str, Any]
 JUMP = 5.0  # times the median of the gradient norms before it
@@ -79,11 +79,11 @@ def _not_a_number(points: Sequence[Point]) -> Iterator[Alert]:
 
 def _gradient_jump(points: Sequence[Point]) -> Iterator[Alert]:
     before: deque[float] = deque(maxlen=JUMP_OF)
-    phase = None
+    was_on_thumbs = False
     for point, norm in _numbers(points, "grad_norm"):
-        if (point.get("phase") == THUMBS) != (phase == THUMBS):
+        if is_on_all_thumbs(point) != was_on_thumbs:
             before.clear()  # another loss has norms of its own
-        phase = point.get("phase")
+        was_on_thumbs = is_on_all_thumbs(point)
         if len(before) >= JUMP_AFTER and norm > JUMP * statistics.median(before):
             yield Alert(
                 rule="gradient_jump",

@@ -240,11 +240,16 @@ def cells(points: Sequence[Point]) -> list[list[str]]:
     ]
 
 
+def is_on_all_thumbs(point: Point) -> bool:
+    """Whether the step was of the phase after the hints: its loss is another."""
+    return bool(point.get("phase") == THUMBS)
+
+
 def summary(chart: Chart, points: Sequence[Point]) -> str:
     """What the line shows, in a sentence: last, first, least, largest, and where it goes; without
     the steps on all thumbs where they tell nothing beside the others."""
     if chart.is_of_loss:
-        points = [point for point in points if point.get("phase") != THUMBS]
+        points = [point for point in points if not is_on_all_thumbs(point)]
     values = [point[chart.key] for point in points if chart.key in point]
     numbers = [value for value in values if isinstance(value, int | float)]
     if not numbers:

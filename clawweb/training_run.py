@@ -41,16 +41,16 @@ from training.gate import decide, measure, neutral_prompts, step_back, warm, way
 from training.optimizer import save_optimizer
 from training.probe import write_probe
 from training.trainer import train
-from training.types import StepMetrics, TrainResult
+from training.types import RATED, REANSWER, THUMBS, StepMetrics, TrainResult
 
 log = logging.getLogger(__name__)
 
 # What a job is at, as people read it
 _RATED = gettext_noop("training on the rated replies")
 _PHASES = {
-    "rated": _RATED,
-    "reanswer": gettext_noop("answering your prompts again, to learn from that"),
-    "thumbs": gettext_noop("training on all thumbs, earlier ones too"),
+    RATED: _RATED,
+    REANSWER: gettext_noop("answering your prompts again, to learn from that"),
+    THUMBS: gettext_noop("training on all thumbs, earlier ones too"),
 }
 _GATE = gettext_noop("testing the new version")
 _DISK_FULL = gettext_noop("There was no room on the disk for the new version, three times.")

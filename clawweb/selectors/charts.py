@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 
 from clawweb.alerts import alerts, is_silent
 from clawweb.downsampling import MOST, kept
-from clawweb.figures import CHARTS, THUMBS, cells, summary
+from clawweb.figures import CHARTS, cells, is_on_all_thumbs, summary
 from clawweb.models import Event, JobState, TrainingJob, User
 from clawweb.selectors.learning import job_number, jobs_of, metric_points, visible_jobs
 
@@ -102,7 +102,7 @@ def phases_of(points: Sequence[Point]) -> list[Mark]:
     """Where each attempt goes over to all thumbs: a loss of its own begins there."""
     first: dict[int, int] = {}
     for point in points:
-        if point.get("phase") == THUMBS:
+        if is_on_all_thumbs(point):
             first.setdefault(point["attempt"], point["step"])
     return [{"step": step, "mark": _("all thumbs")} for step in first.values()]
 
