@@ -95,7 +95,7 @@ _NOT_JUDGED_CUT = gettext_noop(
 )
 _WHOLE = gettext_noop("nothing of what was learned had to be taken back")
 _KEPT = gettext_noop("%(value)s of what was learned is kept: the whole of it led too far")
-# What the gate says (training/gate.py, which knows no languages)
+# What the gate says (training/gate.py and way_back.py, which know no languages)
 _GATE = (
     gettext_noop("%(value)s of its test replies are empty (at most %(limit)s)"),
     gettext_noop("%(value)s of its test replies do not come to an end (at most %(limit)s)"),

@@ -37,11 +37,12 @@ from training.config import CANDIDATES, CHOOSABLE, TrainConfig
 from training.demonstrations import correction_of
 from training.drift import Wishes
 from training.errors import NoSignal, TrainingError
-from training.gate import decide, measure, neutral_prompts, step_back, warm, way_measure
+from training.gate import decide, measure, neutral_prompts, warm
 from training.optimizer import save_optimizer
 from training.probe import write_probe
 from training.trainer import train
 from training.types import RATED, REANSWER, THUMBS, StepMetrics, TrainResult
+from training.way_back import step_back, way_measure
 
 log = logging.getLogger(__name__)
 
@@ -124,16 +125,15 @@ def _version(job: TrainingJob, keeper: Keeper) -> bool:
         clock.took("train")
         jobs.advance(job, state=JobState.GATING, phase=_GATE, timings=clock.seconds)
         wishes = _wishes(job)
-        way = step_back(base, model, parent, neutral_prompts(), wishes, settings, check)
+        told = neutral_prompts(), wishes, settings, check
+        way = step_back(base, model, parent, *told)
         clock.took("step_back")
         version = versions.next_version(job.user)
         path = versions.folder_for(job.user, version, job.attempt)
         saved = _save(base, model, result, path)
         clock.took("save")
         kept_aside = _kept_aside(job, base)
-        measures = measure(
-            base, model, parent, kept_aside, neutral_prompts(), wishes, settings, check
-        )
+        measures = measure(base, model, parent, kept_aside, *told)
         measures.append(way_measure(way))
         clock.took("gate")
     finally:

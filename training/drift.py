@@ -13,7 +13,6 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import torch
 from jinja2 import TemplateError
@@ -25,7 +24,7 @@ from rollouts.types import Demonstration, Message
 from training.adapters import adapter_tensors, wearing
 from training.base import Base
 from training.config import TrainConfig
-from training.forward import kl_between, logprobs_of, response_hidden
+from training.forward import hidden_of, kl_between
 from training.sampling import sample_replies
 
 NEWEST_HINTS = 4  # that a perfect student is taken to follow at once
@@ -171,26 +170,6 @@ def _prompted_drift(
         drift = _drift_of(base, model, neutral, pairs, check)
     base.cache[place] = drift
     return drift
-
-
-@torch.no_grad()
-def hidden_of(base: Base, model: PeftModel, pairs: Pairs, check: Callable[[], None]) -> Tensor:
-    """Hidden states of the replies' tokens, four sequences at a time, in the order of `pairs`."""
-    parts = []
-    for start in range(0, len(pairs), 4):
-        check()
-        parts.append(response_hidden(base, model, pairs[start : start + 4]))
-    return torch.cat(parts)
-
-
-@torch.no_grad()
-def replies_logprobs(
-    base: Base, model: PeftModel | Any, pairs: Pairs, check: Callable[[], None]
-) -> list[Tensor]:
-    """log pi(y_t | x, y_<t) of each reply's own tokens, (T,) nats each."""
-    targets_N = torch.tensor([token for _, ids in pairs for token in ids], device=base.device)
-    logprobs_N = logprobs_of(base, hidden_of(base, model, pairs, check), targets_N)
-    return list(torch.split(logprobs_N, [len(ids) for _, ids in pairs]))
 
 
 def weights_sha256(model: PeftModel) -> str:

@@ -156,3 +156,28 @@ def response_logprobs(
     hidden_TH = response_hidden(base, model, [pair])
     targets_T = torch.tensor(list(pair[1]), device=hidden_TH.device)
     return logprobs_of(base, hidden_TH, targets_T, temperature=temperature)
+
+
+@torch.no_grad()
+def hidden_of(
+    base: Base, model: PeftModel | Any, pairs: Sequence[Pair], check: Callable[[], None]
+) -> Tensor:
+    """`response_hidden`, four sequences at a time. `check` is called before each four."""
+    parts = []
+    for start in range(0, len(pairs), 4):
+        check()
+        parts.append(response_hidden(base, model, pairs[start : start + 4]))
+    return torch.cat(parts)
+
+
+@torch.no_grad()
+def replies_logprobs(
+    base: Base,
+    model: PeftModel | Any,
+    pairs: Sequence[Pair],
+    check: Callable[[], None] = lambda: None,
+) -> list[Tensor]:
+    """`response_logprobs` of each pair, without a gradient."""
+    targets_N = torch.tensor([token for _, ids in pairs for token in ids], device=base.device)
+    logprobs_N = logprobs_of(base, hidden_of(base, model, pairs, check), targets_N)
+    return list(torch.split(logprobs_N, [len(ids) for _, ids in pairs]))

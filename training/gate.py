@@ -1,5 +1,4 @@
-"""May this version answer its user? Moves it back to where it may, measures it against its parent
-and the base, then decides.
+"""May this version answer its user? Measures it against its parent and the base, then decides.
 
 Everything is sampled here, in the trainer: weights that have not passed never reach the server.
 The base's own replies and hidden states on the neutral prompts are kept in `Base.cache`, and so is
@@ -20,19 +19,16 @@ from typing import Any
 from peft import PeftModel
 
 from rollouts.types import Sample
-from training.adapters import attach, detach, round_to_saved, scale, snapshot, wearing
+from training.adapters import attach, detach, round_to_saved, wearing
 from training.base import Base
 from training.config import TrainConfig
-from training.drift import Wishes, asked, drift, drift_limit, replies_logprobs, weights_sha256
-from training.forward import response_logprobs
+from training.drift import Wishes, asked, drift, drift_limit, weights_sha256
+from training.forward import replies_logprobs, response_logprobs
 from training.prepare import plain_prompt_ids
 from training.sampling import Reply, sample_replies
 
 PREFERENCE_NEEDS = 2  # liked and disliked replies each
-LEAST_SHARE = 0.3  # of its way from the base that a version is moved back to
-CLOSER = 0.98  # how much less each try is at least
 QUESTION_NEEDS = 5.0  # nats of the base's own replies: below, its prompts tell them not apart
-REPLIES_CLOSER = 0.8  # and where its replies fail, which do not say how far: each try samples anew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,46 +79,12 @@ def measure(
     ancestors: the base that is told so sets the drift limit. `check` may raise.
     """
     round_to_saved(model)
-    replies = _replies(base, model, parent, neutral, config, check)
+    replies = reply_measures(base, model, parent, neutral, config, check)
     return [
         _preference(base, model, parent, held_back, config, check),
         _drift(base, model, neutral, wishes, config, check),
         *replies,
     ]
-
-
-def step_back(
-    base: Base,
-    model: PeftModel,
-    parent: Path | None,
-    neutral: Sequence[str],
-    wishes: Wishes,
-    config: TrainConfig,
-    check: Callable[[], None],
-) -> float:
-    """Move `model` straight back toward the base until its drift and its replies would pass.
-
-    Returns the share s of its way from the base that is left: 1 when nothing was moved. Below
-    LEAST_SHARE it stops, and the gate will say what is wrong with the version. This is projected
-    gradient descent onto a ball of KL (the limit of TRPO, arXiv 1502.05477, eq. 14): the nearest
-    point on the ray, not on the job's own step, so that a version at the limit can still turn. KL
-    is quadratic near the base, so each try is s sqrt(limit / drift), and a little more. Within the
-    ball, what broke the replies (a loop, no end) fades on the same ray.
-    """
-    limit = drift_limit(base, model, neutral, wishes, config, check)
-    end, share = snapshot(model), 1.0
-    round_to_saved(model)
-    while share > LEAST_SHARE:
-        if (found := drift(base, model, neutral, config, check)) > limit:
-            closer = min(CLOSER, math.sqrt(limit / found))
-        elif decide(_replies(base, model, parent, neutral, config, check)).accepted:
-            break
-        else:
-            closer = REPLIES_CLOSER
-        share = max(LEAST_SHARE, share * closer)
-        scale(model, end, share=share)
-        round_to_saved(model)
-    return share
 
 
 def warm(base: Base, neutral: Sequence[str], config: TrainConfig) -> None:
@@ -138,14 +100,6 @@ def warm(base: Base, neutral: Sequence[str], config: TrainConfig) -> None:
 
 def _nothing() -> None:
     """Nobody waits for a warm-up, so nobody cancels it."""
-
-
-def way_measure(share: float) -> Measure:
-    """What `step_back` left of the version's way: told beside the tests, and none itself."""
-    text = "nothing of what was learned had to be taken back"
-    if share < 1:
-        text = f"{share:.0%} of what was learned is kept: the whole of it led too far"
-    return Measure(measure="way", value=share, limit=LEAST_SHARE, ok=True, text=text)
 
 
 def decide(measures: Sequence[Measure]) -> GateDecision:
@@ -244,7 +198,7 @@ def _figures(
     return figures
 
 
-def _replies(
+def reply_measures(
     base: Base,
     model: PeftModel,
     parent: Path | None,
@@ -260,10 +214,10 @@ def _replies(
     if parent is not None:
         with wearing(model, parent):
             parents = _figures(base, model, neutral, config, check)
-    return _reply_measures(own, parents, bases, config)
+    return judged(own, parents, bases, config)
 
 
-def _reply_measures(
+def judged(
     own: ReplyFigures, parent: ReplyFigures, base: ReplyFigures, config: TrainConfig
 ) -> list[Measure]:
     """Repetition is held against the base: against the parent, each version could add its own."""

@@ -11,11 +11,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from peft import PeftModel
 
 from training.base import Base
-from training.forward import logprobs_of, response_hidden
+from training.forward import replies_logprobs
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n")
 
@@ -53,7 +52,6 @@ def is_small_talk(
     return all(wish_nats(base, model, sentence) < -limit for sentence in said)
 
 
-@torch.no_grad()
 def wish_nats(base: Base, model: PeftModel | Any, said: Sequence[int]) -> float:
     """log p(said | after feedback) - log p(said | after small talk) of a sentence, nats; `model` is
     to answer as the base. Below 0 it is rather small talk. Kept in `Base.cache`."""
@@ -62,9 +60,7 @@ def wish_nats(base: Base, model: PeftModel | Any, said: Sequence[int]) -> float:
     if not isinstance(found, float):
         kinds = (("Feedback on the answer:", FEEDBACK), ("Small talk:", SMALL_TALK))
         pairs = [(base.encode(_list(head, examples)), said) for head, examples in kinds]
-        targets_N = torch.tensor([*said, *said], device=base.device)
-        logprobs_N = logprobs_of(base, response_hidden(base, model, pairs), targets_N)
-        feedback, small_talk = logprobs_N.reshape(2, len(said)).sum(dim=1).tolist()
+        feedback, small_talk = (float(T.sum()) for T in replies_logprobs(base, model, pairs))
         found = base.cache[place] = feedback - small_talk
     return found
 

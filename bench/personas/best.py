@@ -35,7 +35,7 @@ from rollouts.hints import HINT_MARKER
 from training.adapters import attach
 from training.base import Base, load_base
 from training.config import TrainConfig
-from training.drift import replies_logprobs
+from training.forward import replies_logprobs
 from training.gate import question_gains
 from training.sampling import Reply, sample_replies
 

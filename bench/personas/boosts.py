@@ -30,8 +30,8 @@ from bench.personas.questions import is_recipe, questions_for
 from training.adapters import attach
 from training.base import Base, load_base
 from training.config import TrainConfig
-from training.drift import _greedy_pairs, hidden_of
-from training.forward import boosted, held_to_question, kl_between, response_logprobs
+from training.drift import _greedy_pairs
+from training.forward import boosted, held_to_question, hidden_of, kl_between, response_logprobs
 from training.gate import neutral_prompts, question_gains
 from training.sampling import Reply, _Decoder, _draw
 

@@ -28,9 +28,10 @@ from training.config import CANDIDATES, REPLAYED, THUMBS_REPLAYED, TrainConfig
 from training.demonstrations import correction_of
 from training.drift import Wishes, drift, drift_limit
 from training.forward import response_logprobs
-from training.gate import decide, measure, neutral_prompts, question_gains, step_back
+from training.gate import decide, measure, neutral_prompts, question_gains
 from training.optimizer import save_optimizer
 from training.trainer import train
+from training.way_back import step_back
 
 TRIES = 8  # at a corrected answer
 AHEAD = 8  # turns that are answered in one go
@@ -231,8 +232,8 @@ class Cell:
             dropped = sorted(result.dropped.values())
             facts = {"steps": result.steps, "stopped": result.stopped, "dropped": dropped}
             if self.recipe.steps_back:
-                neutral = neutral_prompts()
-                step_back(self.lab.base, model, parent, neutral, self.wishes(), config, quiet)
+                told = neutral_prompts(), self.wishes(), config, quiet
+                facts["way"] = round(step_back(self.lab.base, model, parent, *told), 3)
             if self.recipe.as_served:
                 facts["accepted"] = self.is_accepted(model, config)
             save_version(model, folder)

@@ -26,9 +26,10 @@ from training.advantages import Baseline
 from training.base import load_base
 from training.config import TrainConfig
 from training.drift import Wishes
-from training.gate import measure, neutral_prompts, step_back, warm
+from training.gate import measure, neutral_prompts, warm
 from training.trainer import train
 from training.types import StepMetrics
+from training.way_back import step_back
 
 
 def main() -> None:
@@ -60,11 +61,12 @@ def main() -> None:
                 check=lambda: None,
             )  # fmt: skip
         with timed("step_back", args.device):
-            step_back(base, model, None, neutral, wishes, config, lambda: None)
+            told = neutral, wishes, config, lambda: None
+            step_back(base, model, None, *told)
         with tempfile.TemporaryDirectory() as folder, timed("save", args.device):
             save_version(model, Path(folder) / "v")
         with timed("gate", args.device):
-            measure(base, model, None, [], neutral, wishes, config, lambda: None)
+            measure(base, model, None, [], *told)
         detach(base, model)
         each = ", ".join(f"{step.phase} {step.seconds:.2f}" for step in steps)
         memory = max(step.memory_mib or 0 for step in steps)

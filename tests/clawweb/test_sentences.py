@@ -16,7 +16,8 @@ from clawweb.sentences import said
 from clawweb.services import jobs
 from tests.factories import claimed_job, make_adapter, rated
 from training.config import TrainConfig
-from training.gate import ReplyFigures, _reply_measures, way_measure
+from training.gate import ReplyFigures, judged
+from training.way_back import way_measure
 
 ALL = [
     text
@@ -58,8 +59,8 @@ def test_a_sentence_is_found_again_with_its_values(sentence: str) -> None:
 def test_what_the_gate_says_is_known() -> None:
     good = ReplyFigures(empty=0.0, cut=0.1, length=30.0, repeats=0.02, count=12, question=40.0)
     vague = replace(good, question=None)
-    measures = _reply_measures(good, good, good, TrainConfig())
-    measures += _reply_measures(good, good, vague, TrainConfig())
+    measures = judged(good, good, good, TrainConfig())
+    measures += judged(good, good, vague, TrainConfig())
     measures += [way_measure(1.0), way_measure(0.6)]
     assert [m.text for m in measures if in_german(m.text) == m.text] == []
 
@@ -67,7 +68,7 @@ def test_what_the_gate_says_is_known() -> None:
 def test_all_tests_that_a_version_failed_are_told() -> None:
     worse = ReplyFigures(empty=0.5, cut=1.0, length=1.0, repeats=0.9, count=12, question=2.0)
     good = ReplyFigures(empty=0.0, cut=0.1, length=30.0, repeats=0.02, count=12, question=40.0)
-    failed = [m.text for m in _reply_measures(worse, good, good, TrainConfig()) if m.ok is False]
+    failed = [m.text for m in judged(worse, good, good, TrainConfig()) if m.ok is False]
     assert len(failed) == 5
     assert in_german(" ".join(failed)) == "; ".join(map(in_german, failed))
 

@@ -22,9 +22,9 @@ from training.gate import (
     Measure,
     ReplyFigures,
     _at_most,
-    _reply_measures,
     decide,
     figures_of,
+    judged,
     measure,
     neutral_prompts,
     of_their_question,
@@ -243,14 +243,14 @@ FINE = ReplyFigures(empty=0.0, cut=0.2, length=20.0, repeats=0.05, count=10, que
     ],
 )
 def test_replies_are_judged_against_the_parents(own: ReplyFigures, failing: set[str]) -> None:
-    measures = _reply_measures(own, FINE, FINE, TrainConfig(gate_chance=0.0))
+    measures = judged(own, FINE, FINE, TrainConfig(gate_chance=0.0))
     assert {m.measure for m in measures if m.ok is False} == failing
 
 
 def test_a_base_whose_replies_do_not_tell_what_was_asked_measures_nothing() -> None:
     vague = replace(FINE, question=4.9)
     for own, base in ((FINE, vague), (replace(FINE, question=None), FINE)):
-        found = by_name(_reply_measures(own, FINE, base, TrainConfig()))["question"]
+        found = by_name(judged(own, FINE, base, TrainConfig()))["question"]
         assert (found.value, found.ok) == (None, None)
         assert "not measured" in found.text
 
@@ -277,7 +277,7 @@ def test_what_was_asked_is_what_its_own_prompt_adds_to_a_reply(
 def test_the_cut_off_limit_allows_for_chance_in_few_replies() -> None:
     own = ReplyFigures(empty=0.0, cut=0.4, length=20.0, repeats=0.0, count=10)
     # pooled (0.4 + 0.2) / 2 = 0.3; 2 sqrt(0.3 * 0.7 * (1/10 + 1/10)) = 0.409878
-    found = by_name(_reply_measures(own, FINE, FINE, TrainConfig(gate_chance=2.0)))["cut_off"]
+    found = by_name(judged(own, FINE, FINE, TrainConfig(gate_chance=2.0)))["cut_off"]
     assert found.limit == pytest.approx(0.2 + 0.1 + 0.409878, rel=1e-5)
     assert found.ok is True
 
@@ -285,7 +285,7 @@ def test_the_cut_off_limit_allows_for_chance_in_few_replies() -> None:
 def test_where_the_parents_replies_hardly_end_it_is_not_judged_whether_they_do() -> None:
     endless, config = replace(FINE, cut=1.0), TrainConfig(gate_chance=0.0)
     for cut, ok in ((0.8, False), (0.9, None), (1.0, None)):  # 0.8 + 0.1 can be exceeded
-        found = by_name(_reply_measures(endless, replace(FINE, cut=cut), FINE, config))["cut_off"]
+        found = by_name(judged(endless, replace(FINE, cut=cut), FINE, config))["cut_off"]
         assert (found.value, found.ok) == (1.0, ok)
         assert ("not judged" in found.text) == (ok is None)
 

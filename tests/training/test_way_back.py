@@ -16,7 +16,8 @@ from training.base import Base
 from training.config import TrainConfig
 from training.drift import Wishes, asked, drift, drift_limit
 from training.forward import logits, response_hidden
-from training.gate import LEAST_SHARE, decide, measure, step_back, way_measure
+from training.gate import decide, measure
+from training.way_back import LEAST_SHARE, step_back, way_measure
 
 PROMPTS = ("one?", "two?", "three?")
 
