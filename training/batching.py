@@ -37,6 +37,7 @@ class Item:
     other_prompts_ids: tuple[tuple[int, ...], ...] = ()
     noted_prompt_ids: tuple[int, ...] = ()  # under a note that asks for nothing; (): not compared
     said_ids: tuple[tuple[int, ...], ...] = ()  # its hint's sentences; (): not looked at
+    others_said_ids: tuple[tuple[tuple[int, ...], ...], ...] = ()  # and of each candidate
     unasked_prompt_ids: tuple[int, ...] = ()  # without what was asked; (): not held to it
     boost: float = 0.0  # how much further than its hint alone its teacher goes
     correction_ids: tuple[int, ...] = ()  # what the user wrote instead, to be learned as it stands

@@ -43,8 +43,14 @@ def with_chosen_hint(
             overlap(student_ids_TK, _topk(base, model, prompt, item, config.topk))
             for prompt in prompts
         ]
-    chosen = prompts[shared.index(max(shared))]
-    return replace(item, teacher_prompt_ids=chosen, other_prompts_ids=())
+    chosen = shared.index(max(shared))
+    return replace(
+        item,
+        teacher_prompt_ids=prompts[chosen],
+        other_prompts_ids=(),
+        said_ids=(item.said_ids, *item.others_said_ids)[chosen],
+        others_said_ids=(),
+    )
 
 
 def _topk(base: Base, model: PeftModel, prompt: tuple[int, ...], item: Item, k: int) -> Tensor:

@@ -118,6 +118,7 @@ def _item(
         unasked = _unasked(base, sample) if distilled and config.question_boost else ()
     except (ValueError, TemplateError):  # nothing a user said, or nothing that the template takes
         return HINT_NO_EFFECT
+    said = tuple(said_ids(base, hint or "") if noted else () for hint in _candidate_hints(sample))
     has_logprobs = _without_logprobs(sample) is None
     advantage = None
     if (not distilled or config.method == "combine") and (has_logprobs or config.is_kto):
@@ -130,7 +131,8 @@ def _item(
         other_prompts_ids=tuple(teacher_prompts[1:]),
         is_hinted=distilled,
         noted_prompt_ids=noted,
-        said_ids=said_ids(base, joined(sample.lessons) or "") if noted else (),
+        said_ids=said[0],
+        others_said_ids=said[1:],
         unasked_prompt_ids=unasked,
         correction_ids=_correction(base, sample, len(prompt_ids), config) if distilled else (),
         boost=config.hint_boost if again.isdisjoint(sample.lessons) else config.hint_boost_again,
