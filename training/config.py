@@ -59,7 +59,7 @@ class TrainConfig:
     loss_mean: str = "tokens"  # over the step's "tokens", or over its "replies" of each one's mean
     max_steps: int = 7  # 1 for the rated replies, which train once; the rest sets of re-answers
     reward_epochs: int = 1  # passes over the rated replies when no hint is distilled
-    train_seconds: float = 120.0  # nothing but rated replies' first pass ends later
+    train_seconds: float = 120.0  # all ends by then but the first pass and KTO's first step
     kl_full_share: float = 0.5  # of the hints' whole effect; below it steps shrink with the KL
     kl_stop: float = 0.01  # nats per token under the hints: learned, so stop
     micro_batch_tokens: int = 512  # padded tokens held at once, on a GPU 4 times; bounds memory

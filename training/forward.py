@@ -1,7 +1,8 @@
 """Runs the model for losses and gates: hidden states of response tokens, then logits in chunks.
 
 The output layer is applied afterwards, to response positions only and a few at a time: its logits
-(tokens x vocabulary) would otherwise be most of a job's memory.
+(tokens x vocabulary) would otherwise be most of a job's memory. It is the positions that are cut: a
+softmax wants all of the vocabulary, and of so few positions all of it is small.
 """
 
 from __future__ import annotations

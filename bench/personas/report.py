@@ -205,7 +205,8 @@ def served(cells: Cells) -> list[str]:
         rows.append([*row, f"{refused} of {len(updates)}", f"{steps:.0f}", seconds(ran)])
     head = ["person", "seeds", *(f"{n} turns" for n in turns), "drift elsewhere (limit)"]
     said = [
-        f"What `make run` makes of the same people (`{SERVED}`): no set of re-answers is begun",
+        "What `make run` makes of the people whom the first aims are about, and of the one whose",
+        f"wish could leak (`{SERVED}`): no set of re-answers is begun",
         f"that would end after {TrainConfig().train_seconds:.0f} s, every fifth rating after a",
         "first version is kept for the gate, so that jobs begin at 8, 18, 28, 38 rated turns, and",
         "a version that the gate refuses answers nobody. Satisfied: of held-out questions after",
