@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.personas.questions import HERE
 from bench.personas.recipes import RECIPES, made_with
 from bench.personas.report import table
-from bench.personas.rows import DEFAULT, longest, of
+from bench.personas.rows import AT_ONCE, DEFAULT, longest, of, values
 from bench.personas.run import done_cells, is_done
 from bench.personas.stages import FIRST_SEED, methods
 from clawweb.config import ROOT
@@ -63,3 +63,33 @@ def test_the_default_is_the_winner_of_the_published_rows() -> None:
     means = methods(of(cells, seed=FIRST_SEED))
     assert len(means) > 3
     assert means[DEFAULT] == max(means.values())
+
+
+def test_a_shorter_row_of_the_very_same_says_what_the_longer_was_not_asked() -> None:
+    first, end, early, other = (
+        {"satisfied": share, "nll": 1.0, "passed": [1, 0]} for share in (0.0, 1.0, 0.5, 0.9)
+    )
+    made = {"made_with": made_with(RECIPES[DEFAULT]), "dtype": "bf16"}
+    long = row_of(turns=32, evals={"0": first, "32": end}, **made)
+    short = row_of(turns=8, evals={"0": other, "8": early}, **made)
+    for rows in ([long, short], [short, long]):
+        (found,) = longest(rows)
+        assert found["evals"] == {"0": first, "8": early, "32": end}
+        assert found["turns"] == 32
+    asked_more = {"0": {**first, "passed": [1, 0, 1]}, "8": early}
+    for not_same in (
+        {"dtype": "fp32"},
+        {"made_with": {**made["made_with"], "trainer": 1}},
+        {"evals": asked_more},
+        {"turns": 32},
+    ):
+        assert "8" not in longest([{**short, **not_same}, long])[0]["evals"], not_same
+    assert "8" not in longest([row_of(turns=8, evals=short["evals"]), long])[0]["evals"]
+
+
+def test_until_its_first_batch_is_full_what_answered_at_first_answers() -> None:
+    assert [values([row_of()], turns, "satisfied") for turns in (0, 4, 7)] == [[0.5]] * 3
+    assert values([row_of()], 8, "satisfied") == []
+    for recipe in ("memory", "hinted", AT_ONCE):  # told at once, never, or before their first
+        assert values([row_of(recipe)], 4, "satisfied") == [], recipe
+    assert values([row_of(turns=2)], 4, "satisfied") == []  # it never came to that

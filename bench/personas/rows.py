@@ -24,13 +24,27 @@ GAIN = 0.3  # by how much more than the base, where a hint says something
 
 
 def longest(rows: Cells) -> Cells:
-    """Of rows of one cell the one with the most turns, of equals the latest: a seed counts once."""
+    """Of rows of one cell the one with the most turns, of equals the latest: a seed counts once. At
+    turns when it was not asked it has what a shorter row of the very same has."""
     found: dict[tuple[str, str, int], dict[str, Any]] = {}
     for row in rows:
         key = row["recipe"], row["person"], row["seed"]
         if key not in found or row["turns"] >= found[key]["turns"]:
             found[key] = row
+    for row in rows:
+        key = row["recipe"], row["person"], row["seed"]
+        if row is not found[key] and _is_same(row, found[key]):
+            found[key] = {**found[key], "evals": {**row["evals"], **found[key]["evals"]}}
     return list(found.values())
+
+
+def _is_same(shorter: dict[str, Any], longer: dict[str, Any]) -> bool:
+    """Whether it is the beginning of the other once more: with the same settings, in the same
+    arithmetic, by the same trainer, on the same questions."""
+    if "made_with" not in shorter or shorter["turns"] >= longer["turns"]:
+        return False
+    asked = len(shorter["evals"]["0"]["passed"]) == len(longer["evals"]["0"]["passed"])
+    return asked and all(shorter[name] == longer.get(name) for name in ("made_with", "dtype"))
 
 
 def of(cells: Iterable[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
@@ -38,7 +52,20 @@ def of(cells: Iterable[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
 
 
 def values(cells: Cells, turns: int, name: str) -> list[float]:
-    return [cell["evals"][str(turns)][name] for cell in cells if str(turns) in cell["evals"]]
+    """Of the cells that know: were they asked then, or did nothing come before it?"""
+    evals = (cell["evals"].get("0" if is_before_all(cell, turns) else str(turns)) for cell in cells)
+    return [each[name] for each in evals if each is not None]
+
+
+def is_before_all(cell: dict[str, Any], turns: int) -> bool:
+    """Whether its first batch is not full by then: what answered at first answers still."""
+    recipe = RECIPES.get(cell["recipe"])
+    return (
+        recipe is not None
+        and recipe.is_rated
+        and not recipe.at_once
+        and 0 < turns < min(recipe.batch, cell["turns"])
+    )
 
 
 def shared(cell: dict[str, Any], turns: int) -> list[int]:
