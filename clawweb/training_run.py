@@ -40,6 +40,7 @@ from training.errors import NoSignal, TrainingError
 from training.gate import decide, measure, neutral_prompts, warm
 from training.optimizer import save_optimizer
 from training.probe import write_probe
+from training.small_talk import wish_probe
 from training.trainer import train
 from training.types import RATED, REANSWER, THUMBS, StepMetrics, TrainResult
 from training.way_back import step_back, way_measure
@@ -333,7 +334,9 @@ def loaded_base() -> Base:
 
 
 def warm_up() -> None:
-    """Load the base and measure what every gate asks of it, before a job waits for either."""
+    """Load the base and measure what every gate and every hint asks of it, before a job waits."""
     doing(sentences.LOADS)
-    warm(loaded_base(), neutral_prompts(), TrainConfig(rank=config().lora_rank))
+    base = loaded_base()
+    warm(base, neutral_prompts(), TrainConfig(rank=config().lora_rank))
+    wish_probe(base, base.model)
     doing(sentences.IDLE)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from bench.personas.effects import replies_of
 from bench.personas.people import PEOPLE
-from bench.personas.questions import all_questions
+from bench.personas.questions import HERE, all_questions
 from rollouts.types import Message
 from tests.realstack import Stack
 from tests.training.conftest import make_sample
@@ -17,6 +18,7 @@ from training.advantages import Baseline
 from training.base import Base, load_base
 from training.config import TrainConfig
 from training.prepare import prepare
+from training.small_talk import is_small_talk, said_ids
 from training.teacher import Teacher
 
 QUESTIONS = 8
@@ -57,8 +59,24 @@ def test_thanks_are_no_wish_and_a_wish_is_one(stack: Stack) -> None:
     assert idle(base, "Thank you.", asked, replies) > QUESTIONS / 2
     for person in ("short", "formal", "asks"):
         assert idle(base, PEOPLE[person].hint, asked, replies) == 0
-    # The base answers otherwise when it is told these, too; but they are likelier as small talk.
+    # The base answers otherwise when it is told these, too; but they are small talk.
     for remark in ("My cat is called Tom.", "Today is Tuesday.", "I like the colour blue."):
         assert idle(base, remark, asked, replies) == QUESTIONS
         assert idle(base, remark, asked, replies, replace(CONFIG, small_talk_nats=0.0)) == 0
     assert idle(base, "My cat is called Tom. Use metric units.", asked, replies) == 0
+
+
+@pytest.mark.stack
+def test_most_of_what_the_probe_never_saw_is_told_apart(stack: Stack) -> None:
+    """docs/LOG.md, Small talk, has 2 of 60 wishes lost and 45 of 60 remarks found."""
+    base = load_base(stack.config.model_folder, threads=1)
+    unseen = json.loads((HERE / "small_talk.json").read_text(encoding="utf-8"))
+    lost, found = (
+        sum(
+            is_small_talk(base, base.model, said_ids(base, text), CONFIG.small_talk_nats)
+            for text in texts
+        )
+        for texts in (unseen["wishes"], unseen["small talk"])
+    )
+    assert lost <= 4, lost
+    assert found >= 36, found

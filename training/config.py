@@ -84,7 +84,7 @@ class TrainConfig:
     question_boost: float = 0.0  # and so far the way of the question: a hint drowns it; LOG
     question_tokens: int = 12  # first of a reply that are held to it: there it takes its subject
     hint_effect_min: float = 0.15  # share of a hint's effect that no mere note may have; LOG
-    small_talk_nats: float = 1.5  # so much likelier as small talk a hint is none; 0: not asked; LOG
+    small_talk_nats: float = 1.5  # log-odds of small talk from which a hint is none; 0: not asked
     rated_tokens: int = 64  # of each rated reply only the first so many train; bounds time
     reanswer_tokens: int = 56  # longest re-answer; bounds time; docs/LOG.md, Recipe tuning
     reanswer_hints: str = "own"  # of the re-answered turn; or all "collected", its own last

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from training.base import Base
-from training.batching import Pair, pad_batch
+from training.batching import PaddedBatch, Pair, pad_batch
 from training.logprobs import reverse_kl, token_logprobs
 
 CHUNK = 128  # response positions whose logits exist at once: 25 MB each at 49,152 words in fp32
@@ -31,17 +31,32 @@ def response_hidden(base: Base, model: PeftModel | Any, pairs: Sequence[Pair]) -
     sees the same as if it stood in every row, and the rows' gradients add up in it.
     """
     batch = pad_batch(pairs, pad_id=base.pad_id, device=base.device)
+    hidden_NH: Tensor = _pass(base, model, batch).last_hidden_state[batch.predicts_BT]
+    return hidden_NH
+
+
+def layer_states(
+    base: Base, model: PeftModel | Any, pairs: Sequence[Pair], depths: Sequence[float]
+) -> Tensor:
+    """The states after these shares of the layers, side by side, at the positions of
+    `response_hidden`: (N, H times the number of depths)."""
+    batch = pad_batch(pairs, pad_id=base.pad_id, device=base.device)
+    layers = _pass(base, model, batch, output_hidden_states=True).hidden_states  # 0: no layer yet
+    chosen = [layers[round(depth * (len(layers) - 1))] for depth in depths]
+    return torch.cat([states_BTH[batch.predicts_BT] for states_BTH in chosen], dim=-1)
+
+
+def _pass(base: Base, model: PeftModel | Any, batch: PaddedBatch, **more: bool) -> Any:
     causal: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     decoder = causal.get_decoder()
     with base.lowered(), _attention(base, causal, width=batch.attention_mask_BT.shape[1]):
-        hidden_BTH = decoder(
+        return decoder(
             input_ids=batch.input_ids_BT,
             attention_mask=batch.attention_mask_BT.long(),
-            past_key_values=_read(decoder, batch.shared_ids_P, rows=len(pairs)),
+            past_key_values=_read(decoder, batch.shared_ids_P, rows=len(batch.input_ids_BT)),
             use_cache=len(batch.shared_ids_P) > 0,
-        ).last_hidden_state
-    hidden_NH: Tensor = hidden_BTH[batch.predicts_BT]
-    return hidden_NH
+            **more,
+        )
 
 
 @contextmanager

@@ -1,38 +1,32 @@
 """Whether what was said of a reply asks for anything. "My cat is called Tom." moves a small model
-as far as a wish does; but after what people say of answers it is less likely than after small talk.
-
-A noisy channel with examples (Min et al., arXiv 2108.04106): p(what it is | words) goes with
-p(words | what it is), which a small model knows better than the answer to a question about them.
+as far as a wish does, but the base reads it otherwise: a linear probe on its hidden states
+(arXiv 1610.01644), fitted to the examples of small_talk.json, tells the two apart.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
 
+import torch
 from peft import PeftModel
+from torch import Tensor
+from torch.nn.functional import softplus
 
 from training.base import Base
-from training.forward import replies_logprobs
+from training.batching import Pair
+from training.forward import layer_states
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n")
+BEFORE = "The user said:"
+DEPTHS = (0.5, 0.6, 0.7)  # of the layers: what is said is clearest in the midst
+RIDGE = 3e-4  # by cross-validation: docs/LOG.md, Small talk
+AT_ONCE = 16  # sentences in a pass
 
-# A few languages each, so that another one alone makes nothing small talk. What was looked at when
-# these were chosen, and what was not: bench/personas/small_talk.py.
-FEEDBACK = (
-    "Keep it short.", "That's not what I asked.", "Please use bullet points.",
-    "You left out the second step.", "Explain it with an example.", "The date in it is wrong.",
-    "dull", "I'd prefer it without jargon.", "wrong", "Don't start with a compliment.",
-    "I can't eat nuts.", "Give the answer in French.", "Kürzer, bitte.", "Sin listas, por favor.",
-    "more detail", "Call me Doctor.",
-)  # fmt: skip
-SMALL_TALK = (
-    "My dog is called Rex.", "It is raining in London.", "hi", "I am thirty years old.",
-    "qwer uiop", "Thanks.", "My sister lives in Spain.", "lol", "By the way, I have two cats.",
-    "yes", "What time is it?", "Tomorrow is a holiday.", "Mein Auto ist rot.", "Hoy hace sol.",
-    "Lunch is at one.", "right",
-)  # fmt: skip
+Probe = Callable[[Tensor], Tensor]
 
 
 def sentences(text: str) -> list[str]:
@@ -41,29 +35,89 @@ def sentences(text: str) -> list[str]:
 
 
 def said_ids(base: Base, hint: str) -> tuple[tuple[int, ...], ...]:
-    """Each sentence's tokens, as it stands in a list."""
+    """Each sentence's tokens, as it stands after a word."""
     return tuple(base.encode(f" {sentence}") for sentence in sentences(hint))
 
 
 def is_small_talk(
-    base: Base, model: PeftModel | Any, said: Sequence[Sequence[int]], limit: float
+    base: Base, model: PeftModel | Any, said: Sequence[tuple[int, ...]], limit: float
 ) -> bool:
     """Whether each of the sentences is, by more than `limit` nats: one wish is enough."""
     return all(wish_nats(base, model, sentence) < -limit for sentence in said)
 
 
-def wish_nats(base: Base, model: PeftModel | Any, said: Sequence[int]) -> float:
-    """log p(said | after feedback) - log p(said | after small talk) of a sentence, nats; `model` is
-    to answer as the base. Below 0 it is rather small talk. Kept in `Base.cache`."""
-    place = ("wish nats", tuple(said))
+def wish_nats(base: Base, model: PeftModel | Any, said: tuple[int, ...]) -> float:
+    """log p(wish | said) - log p(small talk | said) of a sentence, nats; `model` is to answer as
+    the base. Below 0 it is rather small talk. Kept in `Base.cache`."""
+    place = ("wish nats", said)
     found = base.cache.get(place)
     if not isinstance(found, float):
-        kinds = (("Feedback on the answer:", FEEDBACK), ("Small talk:", SMALL_TALK))
-        pairs = [(base.encode(_list(head, examples)), said) for head, examples in kinds]
-        feedback, small_talk = (float(T.sum()) for T in replies_logprobs(base, model, pairs))
-        found = base.cache[place] = feedback - small_talk
+        nats = wish_probe(base, model)(features(base, model, [said]))
+        found = base.cache[place] = float(nats)
     return found
 
 
-def _list(head: str, examples: Sequence[str]) -> str:
-    return "\n- ".join((head, *examples)) + "\n-"
+def wish_probe(base: Base, model: PeftModel | Any) -> Probe:
+    """What tells them apart by their `features`, in nats; `model` is to answer as the base. Kept in
+    `Base.cache`: to read the examples takes a CPU some ten seconds."""
+    found: Any = base.cache.get("wish probe")
+    if found is None:
+        found = base.cache["wish probe"] = fitted(*example_features(base, model))
+    return cast(Probe, found)
+
+
+def example_features(base: Base, model: PeftModel | Any) -> tuple[Tensor, Tensor]:
+    """Of what small_talk.json has, a sentence a row, (N, F), and what each is, (N,): 1 or -1."""
+    examples = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    said = {kind: [ids for text in texts for ids in said_ids(base, text)]
+            for kind, texts in examples.items()}  # fmt: skip
+    wishes, small_talk = said["wishes"], said["small talk"]
+    kinds_N = torch.tensor([1.0] * len(wishes) + [-1.0] * len(small_talk))
+    return features(base, model, [*wishes, *small_talk]), kinds_N
+
+
+@torch.no_grad()
+def features(base: Base, model: PeftModel | Any, said: Sequence[tuple[int, ...]]) -> Tensor:
+    """Of each sentence the mean of its tokens' states and the last one's, at `DEPTHS`, (N, F)."""
+    before = base.encode(BEFORE)
+    found: dict[int, Tensor] = {}
+    by_length = sorted(range(len(said)), key=lambda place: len(said[place]))
+    for start in range(0, len(said), AT_ONCE):
+        group = by_length[start : start + AT_ONCE]
+        # A pass reads the positions before each token: one more, and they are the sentence's own.
+        pairs: list[Pair] = [
+            ((*before, said[place][0]), (*said[place][1:], base.pad_id)) for place in group
+        ]
+        states_NF = layer_states(base, model, pairs, DEPTHS).float().cpu()
+        lengths = [len(said[place]) for place in group]
+        for place, states_TF in zip(group, torch.split(states_NF, lengths), strict=True):
+            found[place] = torch.cat([states_TF.mean(dim=0), states_TF[-1]])
+    return torch.stack([found[place] for place in range(len(said))])
+
+
+def fitted(features_NF: Tensor, kinds_N: Tensor) -> Probe:
+    """The least of L(w, b) = 1/N sum_n c_n log(1 + exp(-k_n (w x_n + b))) + ridge |w|^2, x being
+    standardized and c such that either kind weighs half. The probe is x -> w x + b, nats."""
+    mean_F, width = features_NF.mean(dim=0), features_NF.shape[1] ** 0.5
+    scale_F = (features_NF.std(dim=0) + 1e-4) * width
+    inputs_NF = (features_NF - mean_F) / scale_F
+    is_wish_N = kinds_N > 0
+    share = float(is_wish_N.float().mean())
+    weights_N = torch.where(is_wish_N, 0.5 / share, 0.5 / (1 - share))
+    w_F, b = (
+        torch.zeros(features_NF.shape[1], requires_grad=True),
+        torch.zeros(1, requires_grad=True),
+    )
+    optimizer = torch.optim.LBFGS([w_F, b], max_iter=100, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        margins_N = kinds_N * (inputs_NF @ w_F + b)
+        value = (weights_N * softplus(-margins_N)).mean() + RIDGE * w_F @ w_F
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    with torch.enable_grad():
+        optimizer.step(loss)  # type: ignore[no-untyped-call]
+    w_F, b = w_F.detach(), b.detach()
+    return lambda given_NF: (given_NF - mean_F) / scale_F @ w_F + b

@@ -43,6 +43,7 @@ from rollouts.engines import build_engine
 from tests.realstack import new_stack
 from training.base import load_base
 from training.config import TrainConfig
+from training.small_talk import wish_probe
 
 TURNS = 32  # that are rated unless others are asked for
 QUICK_TURNS, QUICK_GAIN, QUICK_ASKED = 8, 0.25, 12
@@ -172,6 +173,7 @@ def run_cells(wanted: Sequence[Key], args: argparse.Namespace, found: Cells) -> 
             stack.start("--parts", "vllm")
             url, key = stack.config.vllm, stack.config.secret("vllm_key", stack.config.vllm_key)
         base = load_base(stack.config.model_folder, threads=args.threads)
+        wish_probe(base, base.model)  # as a worker does before its first job
         patient = EngineConfig(url=url, key=key, silence_seconds=900)  # it may serve others, too
         lab = Lab(build_engine(patient), base, folder)
         lab.first_evals = first_evals(found, held_out=args.held_out, dtype=lab.dtype)

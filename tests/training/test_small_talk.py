@@ -1,10 +1,12 @@
-"""Whether what was said asks for anything: its two likelihoods by hand, and that the limit acts."""
+"""Whether what was said asks for anything: the probe by hand, and that the limit acts."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
+import torch
 from peft import PeftModel
 
 from tests.training.conftest import items_of, job, make_sample
@@ -12,10 +14,12 @@ from tests.training.test_methods import walk_away
 from training.adapters import wearing
 from training.base import Base
 from training.config import TrainConfig
-from training.forward import response_logprobs
 from training.small_talk import (
-    FEEDBACK,
-    SMALL_TALK,
+    BEFORE,
+    DEPTHS,
+    RIDGE,
+    features,
+    fitted,
     is_small_talk,
     said_ids,
     sentences,
@@ -27,28 +31,46 @@ ENDED = ("Please answer in one word.", "My cat is called Tom.")
 SAID = (*ENDED, "hello", "shorter")
 
 
-def by_hand(base: Base, model: PeftModel, hint: str) -> float:
-    feedback = "Feedback on the answer:\n- " + "\n- ".join(FEEDBACK) + "\n-"
-    small_talk = "Small talk:\n- " + "\n- ".join(SMALL_TALK) + "\n-"
-    words = base.encode(f" {hint}")
-    one, other = (
-        float(response_logprobs(base, model, (base.encode(head), words)).sum())
-        for head in (feedback, small_talk)
+def test_the_probe_is_where_its_loss_has_no_slope() -> None:
+    # Two examples, x = 0 and 2, standardized to -+1/sqrt(2): b = 0, as they mirror each other, and
+    # with u = w / sqrt(2) the slope is -sigmoid(-u) / sqrt(2) + 2 * 3e-4 * w, 0 at w = 7.2007.
+    probe = fitted(torch.tensor([[0.0], [2.0]]), torch.tensor([-1.0, 1.0]))
+    w = 7.2007
+    assert RIDGE == 3e-4
+    assert 2 * RIDGE * w == pytest.approx(1 / (1 + math.exp(w / 2**0.5)) / 2**0.5, rel=1e-3)
+    found = probe(torch.tensor([[0.0], [1.0], [2.0]]))
+    assert found.tolist() == pytest.approx([-w / 2**0.5, 0.0, w / 2**0.5], rel=1e-3, abs=1e-3)
+
+
+def test_either_kind_weighs_half_however_many_examples_it_has() -> None:
+    given = torch.tensor([[0.0], [0.5], [1.5], [1.0]])
+    nats = fitted(given, torch.tensor([-1.0, -1.0, -1.0, 1.0]))(given)
+    # By b the loss has no slope where the mean error is the same on both kinds.
+    assert float(torch.sigmoid(-nats[3])) == pytest.approx(
+        float(torch.sigmoid(nats[:3]).mean()), abs=1e-3
     )
-    return one - other
 
 
-def test_words_are_weighed_after_feedback_and_after_small_talk(
-    base: Base, model: PeftModel
-) -> None:
-    for hint in SAID:
-        found = wish_nats(base, model, *said_ids(base, f" {hint}\n"))
-        assert found == pytest.approx(by_hand(base, model, hint), abs=1e-4)
-        assert abs(found) > 1e-3
+def test_a_sentence_is_its_tokens_states_mean_and_last(base: Base, model: PeftModel) -> None:
+    said = [said_ids(base, hint)[0] for hint in SAID]
+    found = features(base, model, said)
+    before = base.encode(BEFORE)
+    for ids, row_F in zip(said, found, strict=True):
+        tokens = torch.tensor([[*before, *ids]], device=base.device)
+        with torch.no_grad():
+            layers = model(input_ids=tokens, output_hidden_states=True).hidden_states
+        own = [layers[round(depth * (len(layers) - 1))][0, len(before) :] for depth in DEPTHS]
+        states_TF = torch.cat(own, dim=-1).float().cpu()
+        wanted = torch.cat([states_TF.mean(dim=0), states_TF[-1]])
+        torch.testing.assert_close(row_F, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_what_is_said_is_asked_of_the_base_once(base: Base, model: PeftModel) -> None:
+    found = {hint: wish_nats(base, model, *said_ids(base, hint)) for hint in SAID}
+    assert len({round(nats, 3) for nats in found.values()}) == len(SAID)
     walk_away(model)
-    assert wish_nats(base, model, *said_ids(base, SAID[0])) != pytest.approx(
-        by_hand(base, model, SAID[0]), abs=1e-3
-    )  # it was kept, of the base as it was
+    again = {hint: wish_nats(base, model, *said_ids(base, f" {hint}\n")) for hint in SAID}
+    assert again == found  # it was kept, of the base as it was
 
 
 def test_what_is_likelier_as_small_talk_by_the_limit_teaches_nothing(
