@@ -60,15 +60,15 @@ def test_thanks_are_no_wish_and_a_wish_is_one(stack: Stack) -> None:
     for person in ("short", "formal", "asks"):
         assert idle(base, PEOPLE[person].hint, asked, replies) == 0
     # The base answers otherwise when it is told these, too; but they are small talk.
-    for remark in ("My cat is called Tom.", "Today is Tuesday.", "I like the colour blue."):
+    for remark in ("My horse is called Star.", "Vienna is nice in spring."):
         assert idle(base, remark, asked, replies) == QUESTIONS
         assert idle(base, remark, asked, replies, replace(CONFIG, small_talk_nats=0.0)) == 0
-    assert idle(base, "My cat is called Tom. Use metric units.", asked, replies) == 0
+    assert idle(base, "My horse is called Star. Use metric units.", asked, replies) == 0
 
 
 @pytest.mark.stack
 def test_most_of_what_the_probe_never_saw_is_told_apart(stack: Stack) -> None:
-    """docs/LOG.md, Small talk, has 2 of 60 wishes lost and 45 of 60 remarks found."""
+    """docs/LOG.md, Small talk, has 1 of 75 wishes lost and 49 of 72 remarks found."""
     base = load_base(stack.config.model_folder, threads=1)
     unseen = json.loads((HERE / "small_talk.json").read_text(encoding="utf-8"))
     lost, found = (
@@ -79,4 +79,4 @@ def test_most_of_what_the_probe_never_saw_is_told_apart(stack: Stack) -> None:
         for texts in (unseen["wishes"], unseen["small talk"])
     )
     assert lost <= 4, lost
-    assert found >= 36, found
+    assert found >= 41, found

@@ -23,7 +23,7 @@ from training.forward import layer_states
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n")
 BEFORE = "The user said:"
 DEPTHS = (0.5, 0.6, 0.7)  # of the layers: what is said is clearest in the midst
-RIDGE = 3e-4  # by cross-validation: docs/LOG.md, Small talk
+RIDGE = 1e-4  # by the log-loss, crosswise: docs/LOG.md, Small talk
 AT_ONCE = 16  # sentences in a pass
 
 Probe = Callable[[Tensor], Tensor]
@@ -35,14 +35,21 @@ def sentences(text: str) -> list[str]:
 
 
 def said_ids(base: Base, hint: str) -> tuple[tuple[int, ...], ...]:
-    """Each sentence's tokens, as it stands after a word."""
-    return tuple(base.encode(f" {sentence}") for sentence in sentences(hint))
+    """Each sentence's tokens, as it stands after a word; one that comes to none is left out."""
+    said = (base.encode(f" {sentence}") for sentence in sentences(hint))
+    return tuple(ids for ids in said if ids)
 
 
 def is_small_talk(
-    base: Base, model: PeftModel | Any, said: Sequence[tuple[int, ...]], limit: float
+    base: Base,
+    model: PeftModel | Any,
+    said: Sequence[tuple[int, ...]],
+    limit: float,
+    check: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Whether each of the sentences is, by more than `limit` nats: one wish is enough."""
+    """Whether each of the sentences is, by more than `limit` nats: one wish is enough. `check` is
+    called while examples are read."""
+    wish_probe(base, model, check)
     return all(wish_nats(base, model, sentence) < -limit for sentence in said)
 
 
@@ -57,32 +64,42 @@ def wish_nats(base: Base, model: PeftModel | Any, said: tuple[int, ...]) -> floa
     return found
 
 
-def wish_probe(base: Base, model: PeftModel | Any) -> Probe:
+def wish_probe(
+    base: Base, model: PeftModel | Any, check: Callable[[], None] = lambda: None
+) -> Probe:
     """What tells them apart by their `features`, in nats; `model` is to answer as the base. Kept in
     `Base.cache`: to read the examples takes a CPU some ten seconds."""
     found: Any = base.cache.get("wish probe")
     if found is None:
-        found = base.cache["wish probe"] = fitted(*example_features(base, model))
+        found = base.cache["wish probe"] = fitted(*example_features(base, model, check))
     return cast(Probe, found)
 
 
-def example_features(base: Base, model: PeftModel | Any) -> tuple[Tensor, Tensor]:
+def example_features(
+    base: Base, model: PeftModel | Any, check: Callable[[], None] = lambda: None
+) -> tuple[Tensor, Tensor]:
     """Of what small_talk.json has, a sentence a row, (N, F), and what each is, (N,): 1 or -1."""
     examples = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
     said = {kind: [ids for text in texts for ids in said_ids(base, text)]
             for kind, texts in examples.items()}  # fmt: skip
     wishes, small_talk = said["wishes"], said["small talk"]
     kinds_N = torch.tensor([1.0] * len(wishes) + [-1.0] * len(small_talk))
-    return features(base, model, [*wishes, *small_talk]), kinds_N
+    return features(base, model, [*wishes, *small_talk], check), kinds_N
 
 
 @torch.no_grad()
-def features(base: Base, model: PeftModel | Any, said: Sequence[tuple[int, ...]]) -> Tensor:
+def features(
+    base: Base,
+    model: PeftModel | Any,
+    said: Sequence[tuple[int, ...]],
+    check: Callable[[], None] = lambda: None,
+) -> Tensor:
     """Of each sentence the mean of its tokens' states and the last one's, at `DEPTHS`, (N, F)."""
     before = base.encode(BEFORE)
     found: dict[int, Tensor] = {}
     by_length = sorted(range(len(said)), key=lambda place: len(said[place]))
     for start in range(0, len(said), AT_ONCE):
+        check()
         group = by_length[start : start + AT_ONCE]
         # A pass reads the positions before each token: one more, and they are the sentence's own.
         pairs: list[Pair] = [
@@ -97,7 +114,8 @@ def features(base: Base, model: PeftModel | Any, said: Sequence[tuple[int, ...]]
 
 def fitted(features_NF: Tensor, kinds_N: Tensor) -> Probe:
     """The least of L(w, b) = 1/N sum_n c_n log(1 + exp(-k_n (w x_n + b))) + ridge |w|^2, x being
-    standardized and c such that either kind weighs half. The probe is x -> w x + b, nats."""
+    standardized and over sqrt(F), and c such that either kind weighs half. The probe is
+    x -> w x + b, nats."""
     mean_F, width = features_NF.mean(dim=0), features_NF.shape[1] ** 0.5
     scale_F = (features_NF.std(dim=0) + 1e-4) * width
     inputs_NF = (features_NF - mean_F) / scale_F

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -45,8 +45,10 @@ class Teacher:
         """The item under that of its candidate hints which teaches it best."""
         return with_chosen_hint(self._base, self._model, item, self._config, self._adapter)
 
-    def effects(self, group: Sequence[Item]) -> list[Effect]:
-        """How far its hint moves the teacher on each hinted reply."""
+    def effects(
+        self, group: Sequence[Item], check: Callable[[], None] = lambda: None
+    ) -> list[Effect]:
+        """How far its hint moves the teacher on each hinted reply. `check` may raise."""
         ways = [[item.taught for item in group], [item.plain for item in group]]
         if any(item.noted_prompt_ids for item in group):
             # Where nothing is to be compared the plain prompt stands in.
@@ -60,17 +62,17 @@ class Teacher:
         moved = by_item(group, kl_between(self._base, plain_NH, hinted_NH))
         beyond = by_item(group, kl_between(self._base, noted[0], hinted_NH))
         return [
-            Effect(kl_T, 0.0 if self._is_small_talk(item) else _own(item, *parts))
+            Effect(kl_T, 0.0 if self._is_small_talk(item, check) else _own(item, *parts))
             for item, kl_T, *parts in zip(group, kls, beyond, moved, strict=True)
         ]
 
-    def _is_small_talk(self, item: Item) -> bool:
+    def _is_small_talk(self, item: Item, check: Callable[[], None]) -> bool:
         """Whether what was said asks for nothing, however far it moves the base."""
         limit = self._config.small_talk_nats
         if not limit or not item.said_ids:
             return False
         with wearing(self._model, None):
-            return is_small_talk(self._base, self._model, item.said_ids, limit)
+            return is_small_talk(self._base, self._model, item.said_ids, limit, check)
 
     def hidden(self, group: Sequence[Item]) -> Tensor:
         """Hidden states on the replies, (N, H), row by row. Of replies that no hint teaches the

@@ -231,7 +231,7 @@ def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> lis
     hinted = [item for item in items if item.is_hinted]
     for group in micro_batches(hinted, run.config, run.base.device):
         run.check()
-        for item, effect in zip(group, run.teacher.effects(group), strict=True):
+        for item, effect in zip(group, run.teacher.effects(group, run.check), strict=True):
             effects[item.sample_id] = effect
     small = run.config.hint_effect_min
     idle = {

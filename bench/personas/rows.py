@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -25,13 +26,13 @@ GAIN = 0.3  # by how much more than the base, where a hint says something
 
 def longest(rows: Cells) -> Cells:
     """Of rows of one cell the one with the most turns, of equals the latest: a seed counts once. At
-    turns when it was not asked it has what a shorter row of the very same has."""
+    turns when it was not asked it has what a shorter run of the same has, the latest of these."""
     found: dict[tuple[str, str, int], dict[str, Any]] = {}
     for row in rows:
         key = row["recipe"], row["person"], row["seed"]
         if key not in found or row["turns"] >= found[key]["turns"]:
             found[key] = row
-    for row in rows:
+    for row in reversed(rows):
         key = row["recipe"], row["person"], row["seed"]
         if row is not found[key] and _is_same(row, found[key]):
             found[key] = {**found[key], "evals": {**row["evals"], **found[key]["evals"]}}
@@ -44,7 +45,14 @@ def _is_same(shorter: dict[str, Any], longer: dict[str, Any]) -> bool:
     if "made_with" not in shorter or shorter["turns"] >= longer["turns"]:
         return False
     asked = len(shorter["evals"]["0"]["passed"]) == len(longer["evals"]["0"]["passed"])
-    return asked and all(shorter[name] == longer.get(name) for name in ("made_with", "dtype"))
+    made = _made_with(shorter) == _made_with(longer)
+    return asked and made and shorter.get("dtype") == longer.get("dtype")
+
+
+def _made_with(row: dict[str, Any]) -> dict[str, Any]:
+    """Settings that came after the row were what they are by default."""
+    made: dict[str, Any] = row.get("made_with", {})
+    return {**made, "config": json.loads(TrainConfig().to_json()) | made.get("config", {})}
 
 
 def of(cells: Iterable[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:

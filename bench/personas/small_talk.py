@@ -5,26 +5,28 @@
 By the probe of `training.small_talk`: at some limits the share of wishes that are lost, and of
 small talk that is found. First of the probe's own examples, ten parts of them each by a probe that
 was fitted to the others; then of small_talk.json beside this script, which nothing was fitted to
-nor chosen on; then of the simulated people's wishes. And what is nearest to the wrong side.
+nor chosen on; then of what the simulated people and the tests say, by a probe without it. And what
+is nearest to the wrong side.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from bench.personas.people import PEOPLE
 from training import small_talk
 from training.base import Base, load_base
-from training.small_talk import example_features, fitted, said_ids, sentences, wish_nats
+from training.small_talk import Probe, example_features, features, fitted, said_ids, sentences
 
 LIMITS = (3.0, 2.0, 1.5, 1.0, 0.5, 0.0)
 PARTS = 10
 SHOWN = 12
+REMARKS = ["My cat is called Tom.", "Today is Tuesday.", "I like the colour blue."]
 
 Judged = list[tuple[float, str]]  # nats and words, lowest first
 
@@ -32,38 +34,57 @@ Judged = list[tuple[float, str]]  # nats and words, lowest first
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--base", type=Path, required=True)
-    base = load_base(parser.parse_args().base, threads=1)
-    tell("the probe's examples, ten parts", *crosswise(base))
+    examples = Examples(load_base(parser.parse_args().base, threads=1))
+    tell("the probe's examples, ten parts", *examples.crosswise())
     unseen = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
-    tell("not looked at", *(judged(base, texts) for texts in unseen.values()))
+    tell("not looked at", *(examples.judged(texts) for texts in unseen.values()))
     people = sorted({wish.hint for person in PEOPLE.values() for wish in person.wishes})
-    tell("the simulated people", judged(base, people), [])
+    tell("the simulated people", examples.judged(people), examples.judged(REMARKS))
 
 
-def judged(base: Base, texts: list[str]) -> Judged:
-    """Of each text's sentences the highest: one wish is enough."""
-    return sorted(
-        (max(wish_nats(base, base.model, said) for said in said_ids(base, text)), text)
-        for text in texts
-    )
+class Examples:
+    """What the probe is fitted to, and what it says without some of it."""
 
+    def __init__(self, base: Base) -> None:
+        self.base = base
+        examples = json.loads(Path(small_talk.__file__).with_suffix(".json").read_text("utf-8"))
+        self.said = [part for texts in examples.values() for t in texts for part in sentences(t)]
+        self.features_NF, self.kinds_N = example_features(base, base.model)
 
-def crosswise(base: Base) -> tuple[Judged, Judged]:
-    examples = json.loads(Path(small_talk.__file__).with_suffix(".json").read_text("utf-8"))
-    said = [
-        sentence for texts in examples.values() for text in texts for sentence in sentences(text)
-    ]
-    features_NF, kinds_N = example_features(base, base.model)
-    part_N = torch.randperm(len(said), generator=torch.Generator().manual_seed(0)) % PARTS
-    nats_N = torch.zeros(len(said))
-    for part in range(PARTS):
-        is_left = part_N == part
-        nats_N[is_left] = fitted(features_NF[~is_left], kinds_N[~is_left])(features_NF[is_left])
-    return _of(kinds_N > 0, nats_N, said), _of(kinds_N < 0, nats_N, said)
+    def probe_without(self, texts: Iterable[str]) -> Probe:
+        left_out = set(texts)
+        kept_N = torch.tensor([sentence not in left_out for sentence in self.said])
+        return fitted(self.features_NF[kept_N], self.kinds_N[kept_N])
 
+    def judged(self, texts: Sequence[str]) -> Judged:
+        """Of each text's sentences the highest: one wish is enough."""
+        probe = self.probe_without(part for text in texts for part in sentences(text))
+        found = [
+            (
+                float(probe(features(self.base, self.base.model, said_ids(self.base, text))).max()),
+                text,
+            )
+            for text in texts
+        ]
+        return sorted(found)
 
-def _of(chosen_N: Tensor, nats_N: Tensor, said: list[str]) -> Judged:
-    return sorted((float(nats_N[n]), said[n]) for n in chosen_N.nonzero().flatten().tolist())
+    def crosswise(self) -> tuple[Judged, Judged]:
+        """Wishes and small talk, each sentence once."""
+        told = dict.fromkeys(self.said)
+        parts = torch.randperm(len(told), generator=torch.Generator().manual_seed(0)) % PARTS
+        part_of = dict(zip(told, parts.tolist(), strict=True))
+        found: dict[str, tuple[float, float]] = {}
+        for part in range(PARTS):
+            left_out = [sentence for sentence in told if part_of[sentence] == part]
+            nats_N = self.probe_without(left_out)(self.features_NF)
+            for sentence, kind, nats in zip(self.said, self.kinds_N, nats_N, strict=True):
+                if part_of[sentence] == part:
+                    found[sentence] = float(kind), float(nats)
+        wishes, remarks = (
+            sorted((nats, sentence) for sentence, (kind, nats) in found.items() if kind == which)
+            for which in (1.0, -1.0)
+        )
+        return wishes, remarks
 
 
 def tell(name: str, wishes: Judged, remarks: Judged) -> None:

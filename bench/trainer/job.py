@@ -27,6 +27,7 @@ from training.base import load_base
 from training.config import TrainConfig
 from training.drift import Wishes
 from training.gate import measure, neutral_prompts, warm
+from training.small_talk import wish_probe
 from training.trainer import train
 from training.types import StepMetrics
 from training.way_back import step_back
@@ -51,6 +52,7 @@ def main() -> None:
     detach(base, model)
     with timed("warm", args.device):
         warm(base, neutral, config)
+        wish_probe(base, base.model)
     for number in range(args.jobs):
         model = attach(base, config, None)
         steps: list[StepMetrics] = []

@@ -53,7 +53,7 @@ def base(shared_base: Base) -> Iterator[Base]:
 def config() -> TrainConfig:
     return TrainConfig(
         lr=5e-3, batch_size=8, max_steps=4, rated_tokens=24, reanswer_tokens=12, gate_tokens=8,
-        small_talk_nats=0.0,  # what is likely to the tiny model is chance
+        small_talk_nats=0.0,  # what the tiny model tells apart is chance
     )  # fmt: skip
 
 

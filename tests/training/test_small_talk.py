@@ -14,6 +14,7 @@ from tests.training.test_methods import walk_away
 from training.adapters import wearing
 from training.base import Base
 from training.config import TrainConfig
+from training.forward import layer_states
 from training.small_talk import (
     BEFORE,
     DEPTHS,
@@ -33,10 +34,10 @@ SAID = (*ENDED, "hello", "shorter")
 
 def test_the_probe_is_where_its_loss_has_no_slope() -> None:
     # Two examples, x = 0 and 2, standardized to -+1/sqrt(2): b = 0, as they mirror each other, and
-    # with u = w / sqrt(2) the slope is -sigmoid(-u) / sqrt(2) + 2 * 3e-4 * w, 0 at w = 7.2007.
+    # with u = w / sqrt(2) the slope is -sigmoid(-u) / sqrt(2) + 2 * 1e-4 * w, 0 at w = 8.5215.
     probe = fitted(torch.tensor([[0.0], [2.0]]), torch.tensor([-1.0, 1.0]))
-    w = 7.2007
-    assert RIDGE == 3e-4
+    w = 8.5215
+    assert RIDGE == 1e-4
     assert 2 * RIDGE * w == pytest.approx(1 / (1 + math.exp(w / 2**0.5)) / 2**0.5, rel=1e-3)
     found = probe(torch.tensor([[0.0], [1.0], [2.0]]))
     assert found.tolist() == pytest.approx([-w / 2**0.5, 0.0, w / 2**0.5], rel=1e-3, abs=1e-3)
@@ -49,6 +50,40 @@ def test_either_kind_weighs_half_however_many_examples_it_has() -> None:
     assert float(torch.sigmoid(-nats[3])) == pytest.approx(
         float(torch.sigmoid(nats[:3]).mean()), abs=1e-3
     )
+
+
+def test_the_more_states_the_less_each_weighs() -> None:
+    # x twice is x / sqrt(2) twice with w / sqrt(2) each: the same sum, and the same |w|^2.
+    given, kinds = torch.tensor([[0.0], [2.0]]), torch.tensor([-1.0, 1.0])
+    once, twice = fitted(given, kinds), fitted(given.repeat(1, 2), kinds)
+    assert twice(given.repeat(1, 2)).tolist() == pytest.approx(once(given).tolist(), rel=1e-3)
+
+
+def test_states_are_those_after_the_layers_that_are_asked_for(base: Base, model: PeftModel) -> None:
+    prompt, reply = base.encode("one two"), base.encode(" three")
+    found_NF = layer_states(base, model, [(prompt, reply)], (0.0, 0.5, 1.0))
+    with torch.no_grad():
+        tokens = torch.tensor([[*prompt, *reply]], device=base.device)
+        layers = model(input_ids=tokens, output_hidden_states=True).hidden_states
+    assert len(layers) == 3  # before the first of two, after it, and at the end
+    wanted_NF = torch.cat([states[0, len(prompt) - 1 : -1] for states in layers], dim=-1)
+    torch.testing.assert_close(found_NF, wanted_NF, rtol=1e-3, atol=1e-4)
+
+
+def test_a_job_that_is_cancelled_reads_no_more_examples(base: Base, model: PeftModel) -> None:
+    class Cancelled(Exception):
+        pass
+
+    def check() -> None:
+        raise Cancelled
+
+    with pytest.raises(Cancelled):
+        is_small_talk(base, model, said_ids(base, SAID[0]), 1.0, check)
+    assert "wish probe" not in base.cache
+
+
+def test_what_has_no_words_is_no_sentence(base: Base) -> None:
+    assert said_ids(base, " \n ") == ()
 
 
 def test_a_sentence_is_its_tokens_states_mean_and_last(base: Base, model: PeftModel) -> None:
@@ -73,7 +108,7 @@ def test_what_is_said_is_asked_of_the_base_once(base: Base, model: PeftModel) ->
     assert again == found  # it was kept, of the base as it was
 
 
-def test_what_is_likelier_as_small_talk_by_the_limit_teaches_nothing(
+def test_what_is_small_talk_by_the_limit_teaches_nothing(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
     nats = {hint: wish_nats(base, model, *said_ids(base, hint)) for hint in SAID}
