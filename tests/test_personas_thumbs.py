@@ -23,7 +23,7 @@ from training.config import TrainConfig
 from training.drift import Wishes, drift
 from training.forward import replies_logprobs, response_logprobs
 from training.gate import neutral_prompts
-from training.types import RATED, THUMBS
+from training.types import RATED, THUMBS, StepMetrics
 from training.way_back import LEAST_SHARE, step_back
 
 EACH = 4  # replies that were told what to change, and replies that were liked since
@@ -64,25 +64,29 @@ def preference(base: Base, model: PeftModel, samples: Sequence[Sample]) -> float
 @pytest.mark.stack
 def test_thumbs_after_hints_part_what_was_liked_and_the_way_back_leaves_it(stack: Stack) -> None:
     base = load_base(stack.config.model_folder, threads=1)
-    samples, parted = rated(base), {}
-    for least in (0, 1):
-        model = attach(base, CONFIG, None)
-        try:
-            _, steps = job(base, model, samples, replace(CONFIG, kto_beside=least))
-            parted[least] = preference(base, model, samples)
-            if least:
-                neutral = neutral_prompts()[:4]
-                far = drift(base, model, neutral, CONFIG, nothing)
-                half = replace(CONFIG, gate_drift_margin=far / 2)
-                share = step_back(base, model, None, neutral, Wishes(), half, nothing)
-                left = drift(base, model, neutral, CONFIG, nothing)
-                kept = preference(base, model, samples)
-        finally:
-            detach(base, model)
-    losses = [step.loss for step in steps if step.phase == THUMBS]
+    samples, neutral = rated(base), neutral_prompts()[:4]
+    model, steps, parted = attach(base, CONFIG, None), [], []
+
+    def on_step(step: StepMetrics) -> None:
+        steps.append(step)
+        if step.phase == RATED:
+            parted.append(preference(base, model, samples))
+
+    try:
+        job(base, model, samples, CONFIG, on_step=on_step)
+        parted.append(preference(base, model, samples))
+        far = drift(base, model, neutral, CONFIG, nothing)
+        half = replace(CONFIG, gate_drift_margin=far / 2)
+        share = step_back(base, model, None, neutral, Wishes(), half, nothing)
+        left = drift(base, model, neutral, CONFIG, nothing)
+        kept = preference(base, model, samples)
+    finally:
+        detach(base, model)
     assert [step.phase for step in steps] == [RATED] * 2 + [THUMBS] * 4
+    losses = [step.loss for step in steps if step.phase == THUMBS]
     assert losses == sorted(losses, reverse=True)
-    assert parted[1] > parted[0] + 5, parted
+    *_, by_hints, by_thumbs = parted
+    assert by_thumbs > by_hints + 5, parted
     assert LEAST_SHARE < share < 1
-    assert 0 < left <= half.gate_drift_margin
+    assert 0 < left <= far / 2
     assert kept > 0
