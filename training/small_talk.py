@@ -78,13 +78,17 @@ def wish_probe(
 def example_features(
     base: Base, model: PeftModel | Any, check: Callable[[], None] = lambda: None
 ) -> tuple[Tensor, Tensor]:
-    """Of what small_talk.json has, a sentence a row, (N, F), and what each is, (N,): 1 or -1."""
-    examples = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-    said = {kind: [ids for text in texts for ids in said_ids(base, text)]
-            for kind, texts in examples.items()}  # fmt: skip
-    wishes, small_talk = said["wishes"], said["small talk"]
-    kinds_N = torch.tensor([1.0] * len(wishes) + [-1.0] * len(small_talk))
-    return features(base, model, [*wishes, *small_talk], check), kinds_N
+    """Of the `examples`, a sentence a row, (N, F), and what each is, (N,)."""
+    told = [(ids, kind) for sentence, kind in examples() for ids in said_ids(base, sentence)]
+    kinds_N = torch.tensor([kind for _, kind in told])
+    return features(base, model, [ids for ids, _ in told], check), kinds_N
+
+
+def examples() -> list[tuple[str, float]]:
+    """Each sentence of small_talk.json, and what it is: 1 a wish, -1 small talk."""
+    told = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    kinds = (("wishes", 1.0), ("small talk", -1.0))
+    return [(part, kind) for name, kind in kinds for text in told[name] for part in sentences(text)]
 
 
 @torch.no_grad()

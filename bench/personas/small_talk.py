@@ -19,9 +19,16 @@ from pathlib import Path
 import torch
 
 from bench.personas.people import PEOPLE
-from training import small_talk
 from training.base import Base, load_base
-from training.small_talk import Probe, example_features, features, fitted, said_ids, sentences
+from training.small_talk import (
+    Probe,
+    example_features,
+    examples,
+    features,
+    fitted,
+    said_ids,
+    sentences,
+)
 
 LIMITS = (3.0, 2.0, 1.5, 1.0, 0.5, 0.0)
 PARTS = 10
@@ -34,12 +41,12 @@ Judged = list[tuple[float, str]]  # nats and words, lowest first
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--base", type=Path, required=True)
-    examples = Examples(load_base(parser.parse_args().base, threads=1))
-    tell("the probe's examples, ten parts", *examples.crosswise())
+    told = Examples(load_base(parser.parse_args().base, threads=1))
+    tell("the probe's examples, ten parts", *told.crosswise())
     unseen = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
-    tell("not looked at", *(examples.judged(texts) for texts in unseen.values()))
+    tell("not looked at", *(told.judged(texts) for texts in unseen.values()))
     people = sorted({wish.hint for person in PEOPLE.values() for wish in person.wishes})
-    tell("the simulated people", examples.judged(people), examples.judged(REMARKS))
+    tell("the simulated people", told.judged(people), told.judged(REMARKS))
 
 
 class Examples:
@@ -47,8 +54,7 @@ class Examples:
 
     def __init__(self, base: Base) -> None:
         self.base = base
-        examples = json.loads(Path(small_talk.__file__).with_suffix(".json").read_text("utf-8"))
-        self.said = [part for texts in examples.values() for t in texts for part in sentences(t)]
+        self.said = [sentence for sentence, _ in examples()]
         self.features_NF, self.kinds_N = example_features(base, base.model)
 
     def probe_without(self, texts: Iterable[str]) -> Probe:
