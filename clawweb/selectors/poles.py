@@ -1,32 +1,26 @@
 """What a wish asks for among opposites: by the reason that was ticked, or by its words.
 
 Wishes lie on axes (length, layout, tone …), and two poles of one contradict. A reason names its
-pole. A sentence of one's own has it when it says no more than one of the reason's phrases: a false
-find would put a rating aside, so nothing is read out of a longer one.
+pole. A clause of one's own has it when it says no more than a reason's phrase, or one of the ways
+of saying it in opposites.json; and what one clause asks for is what another with a "no" refuses,
+whatever it is. A false find would put a rating aside, so nothing is read out of what says more.
 """
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
 
 from clawweb.models import Feedback, FeedbackReason
+from clawweb.selectors.wording import Clause, Manner, clauses
 
-# Words that say nothing by themselves of what is asked for.
-_FILLERS = """
-please just a an the bit lot much far way really very still again always next time i i'd like want
-would prefer it this that be answer answers reply replies response responses your you me my give
-make write keep them they then also ok okay
-bitte etwas ein eine einen bisschen noch viel sehr immer mal doch das die der deine dein antwort
-antworten ich hätte gern gerne will möchte es sie mir gib mach schreib dann auch
-"""
-FILLERS = frozenset(_FILLERS.split())
-# These say what a reply was, "it was brief", and no wish; but where something was too much.
-BEING = frozenset({"was", "were", "is", "are", "it's", "that's", "you're", "ist", "sind", "war"})
-TOO = frozenset({"too", "zu", "enough"})
-_WORD = re.compile(r"\w+(?:'\w+)?")
-_CLAUSE = re.compile(r"[.,;:!?()\n]+|\band\b|\bund\b|\bbut\b|\baber\b")
+Pole = tuple[str, str]  # axis, pole
+_Way = tuple[bool, Manner, tuple[str, ...]]  # of a clause: is wanted, how it is put, what
+PLACES = frozenset({"start", "end", "top", "bottom", "beginn", "first", "anfang", "schluss"})
+MOST_WORDS = 4  # on an axis of its own: what is longer tells of more than one thing
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,39 +31,35 @@ class Said:
     says_more: bool
 
 
-def key(text: str) -> tuple[str, ...]:
-    """What is left of a phrase or a clause without the words that say nothing."""
-    words = _WORD.findall(text.casefold().replace("’", "'"))
-    empty = FILLERS if TOO.isdisjoint(words) else FILLERS | BEING
-    return tuple(word for word in words if word not in empty)
-
-
 class Axes:
-    """The installation's reasons, those that lie on an axis."""
+    """The installation's reasons, those that lie on an axis, and what people say of their own."""
 
     def __init__(self, reasons: Iterable[FeedbackReason]) -> None:
         rows = [reason for reason in reasons if reason.axis]
         self._reasons = {row.slug: (row.axis, row.pole) for row in rows}
-        self._phrases = {
-            key(line): (row.axis, row.pole)
+        told = [
+            (line, (row.axis, row.pole))
             for row in rows
             if row.active
             for line in row.phrases.splitlines()
-            if key(line)
-        }
+        ]
+        self._ways = _ways() | {way: pole for line, pole in told for way in _ways_of(line)}
+        self._poles: dict[str, set[str]] = {}
+        for axis, pole in [*self._ways.values(), *self._reasons.values()]:
+            self._poles.setdefault(axis, set()).add(pole)
 
     def of_reason(self, slug: str) -> dict[str, str]:
         return dict([self._reasons[slug]]) if slug in self._reasons else {}
 
     def of_text(self, text: str) -> Said:
         """Clause by clause. Both poles of one axis say neither."""
-        clauses = [found for part in _CLAUSE.split(text.casefold()) if (found := key(part))]
-        said = [self._phrases.get(clause) for clause in clauses]
+        said = clauses(text)
+        found = [self._pole(clause) or _own_pole(clause) for clause in said]
         poles: dict[str, set[str]] = {}
-        for axis, pole in filter(None, said):
+        for axis, pole in filter(None, found):
             poles.setdefault(axis, set()).add(pole)
         clear = {axis: next(iter(which)) for axis, which in poles.items() if len(which) == 1}
-        return Said(clear, says_more=None in said or len(clear) < len(poles))
+        return Said(clear, says_more=None in found or len(clear) < len(poles))
 
     def of_rating(self, rating: Feedback) -> Said:
         """A reason that was ticked says it more plainly than what was written beside it."""
@@ -78,3 +68,51 @@ class Axes:
         for reason in rating.reasons:
             ticked |= self.of_reason(reason["slug"])
         return Said({**said.poles, **ticked}, says_more=said.says_more and not ticked)
+
+    def _pole(self, clause: Clause) -> Pole | None:
+        """By a way of saying it, or by that with a no: who wants no feet wants the other of two;
+        of several languages, any other. Where in the reply it should be says nothing more."""
+        inner = tuple(word for word in clause.subject if word not in PLACES)
+        for subject in (clause.subject, inner):
+            found = self._as_said(clause.is_wanted, clause.manner, subject)
+            if found is not None:
+                return found
+            if clause.manner is Manner.ASKS and not clause.is_too_much:
+                axis, pole = self._as_said(not clause.is_wanted, Manner.ASKS, subject) or ("", "")
+                others = self._poles.get(axis, set()) - {pole}
+                if len(others) == 1:
+                    return axis, others.pop()
+        return None
+
+    def _as_said(self, is_wanted: bool, manner: Manner, subject: tuple[str, ...]) -> Pole | None:
+        """Where the way of saying it asks, so must what is said: "more text", not "text only"."""
+        ways = [(is_wanted, manner, subject)]
+        if manner is Manner.ASKS:
+            ways.append((is_wanted, Manner.PLAIN, subject))
+        return next(filter(None, map(self._ways.get, ways)), None)
+
+
+def _own_pole(clause: Clause) -> Pole | None:
+    """On an axis of its own: "mention the year" and "no year" contradict."""
+    is_short = 0 < len(clause.subject) <= MOST_WORDS
+    if not is_short or clause.manner is not Manner.ASKS or clause.is_too_much:
+        return None
+    return f"“{' '.join(clause.subject)}”", "yes" if clause.is_wanted else "no"
+
+
+@cache
+def _ways() -> dict[_Way, Pole]:
+    told = json.loads(Path(__file__).with_name("opposites.json").read_text(encoding="utf-8"))
+    return {
+        way: (axis, pole)
+        for axis, poles in told.items()
+        for pole, phrases in poles.items()
+        for phrase in phrases
+        for way in _ways_of(phrase)
+    }
+
+
+@lru_cache(maxsize=1024)
+def _ways_of(phrase: str) -> list[_Way]:
+    said = (clause for clause in clauses(phrase) if clause.subject)
+    return [(clause.is_wanted, clause.manner, clause.subject) for clause in said]

@@ -8,6 +8,7 @@ import pytest
 
 from clawweb.models import ChatSession, FeedbackReason, JobState, SampleState, TrainingSample
 from clawweb.selectors.learning import MAX_VERSION_AGE, receipt
+from clawweb.selectors.notes import notes_of
 from clawweb.services import feedback, finishing, jobs
 from clawweb.training_run import _kept_aside, sample_for
 from rollouts.types import SamplingParams
@@ -67,6 +68,25 @@ def test_the_newest_of_contradicting_reasons_wins(alice):
     down(make_turn(alice, version=1), "too_short")
     replayed = jobs.samples_of(claimed_job(alice), "replay")
     assert [s.turn for s in replayed] == [prose]
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ("Use metres.", "Use feet."),
+        ("Please answer in German", "English please!"),
+        ("You never ask me anything.", "stop asking me questions"),
+        ("Please mention the year.", "Don't mention the year"),
+    ],
+)
+def test_the_newest_of_contradicting_words_wins(alice, older, newer):
+    turns = [make_turn(alice), make_turn(alice), make_turn(alice)]
+    for turn, words in zip(turns, (older, "My cat is called Tom.", newer), strict=True):
+        feedback.rate_turn(turn=turn, author=alice, changes={"value": -1, "comment": words})
+    assert [s.turn for s in jobs.samples_of(claimed_job(alice))] == turns[1:]
+    assert receipt(turns[0])["state"] == "superseded"
+    replaced = {note.text: note.replaced_by for note in notes_of(alice)}
+    assert replaced == {older: newer, "My cat is called Tom.": "", newer: ""}
 
 
 def put_aside(alice):

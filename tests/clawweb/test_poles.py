@@ -41,30 +41,63 @@ def axes() -> Axes:
         ("no lists and keep it short", PROSE | SHORT),
         ("Less formal!", {"tone": "casual"}),
         ("Please be more formal", {"tone": "formal"}),
-        # What describes, denies or speaks of something else asks for nothing.
+        ("Too many bullet points", PROSE),
+        ("Instead of a list, write a paragraph", PROSE),
+        ("Give me bullet points instead of text.", LIST),
+        ("Could you be more concise?", SHORT),
+        ("Don't be so brief", LONG),
+        ("You never greet me.", {"greeting": "greet"}),
+        ("You always use lists", PROSE),
+        ("A bit of humour would be nice.", {"humour": "funny"}),
+        ("Where are the sources?", {"sources": "give"}),
+        ("Use metres.", {"units": "metric"}),
+        ("in feet please", {"units": "imperial"}),
+        ("No feet!", {"units": "metric"}),  # the other of two
+        ("Fahrenheit means nothing to me", {"units": "metric"}),
+        ("Metres, not feet", {"units": "metric"}),
+        ("Answer in German.", {"language": "german"}),
+        ("Auf Englisch bitte", {"language": "english"}),
+        ("No German, please", {"“german”": "no"}),  # which other is not said
+        ("Not so formal", {"tone": "casual"}),
+        # What may say what the reply was, or lacked, asks for nothing.
+        ("not formal", {}),
+        ("not helpful", {}),
+        ("Answer my question!", {}),
+        ("You never answer my question.", {"“attend”": "yes"}),
+        # What lies on no axis that is known has one of its own.
+        ("Always name the year.", {}),
+        ("Always mention the year.", {"“year”": "yes"}),
+        ("Stop mentioning the year", {"“year”": "no"}),
+        ("No tables", {"“tabl”": "no"}),
+        ("I want more tables", {"“tabl”": "yes"}),
+        ("Tell me more about cats", {"“about cat”": "yes"}),
+        # A wish for one sort of request is none for the others.
+        ("For recipes, give me a list.", {}),
+        ("When I ask about code, be brief.", {}),
+        ("Use lists for recipes only", {}),
+        ("Nur bei Rezepten bitte eine Liste.", {}),
+        ("In letters, be formal.", {}),
+        # What describes, denies or speaks of something else asks for nothing that is known.
         ("This is not too long.", {}),
         ("It was brief.", {}),
         ("You weren't concise", {}),
         ("You only gave me a short answer", {}),
         ("You answered in one sentence", {}),
-        ("I never asked you to be longer", {}),
-        ("You gave me more detail than I needed", {}),
+        ("I never asked you to be longer", {"“asked longer”": "no"}),
+        ("You gave me more detail than I needed", {"“gav detail than”": "yes"}),
         ("Why so elaborate?", {}),
         ("Why did you give me a list?", {}),
         ("This is a list.", {}),
-        ("Too many bullet points", {}),
-        ("Instead of a list, write a paragraph", {}),
         ("bullet points not needed", {}),
         ("Warum so ausführlich?", {}),
         ("Statt eine Liste zu machen, erzähl", {}),
         ("The Nile is longer than the Amazon", {}),
         ("Ich wohne schon länger in Berlin", {}),
-        ("Use shorter words", {}),
+        ("Use shorter words", {"“shorter word”": "yes"}),
         ("The password was too short", {}),
-        ("Return a list, not a tuple", {}),
+        ("Return a list, not a tuple", {"“tupl”": "no"}),
         ("Formally, that is wrong", {}),
         ("Die Schraube ist zu locker", {}),
-        ("Tell me more about cats", {}),
         ("Shorter, no, longer", {}),  # both poles
         ("My name is Sam and I live in Norway.", {}),
         ("", {}),
@@ -76,7 +109,13 @@ def test_words_ask_for_a_pole(text: str, poles: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says_more"),
-    [("Shorter, please.", False), ("Shorter, and use metres.", True), ("", False)],
+    [
+        ("Shorter, please.", False),
+        ("Shorter, and my name is Sam.", True),
+        ("Shorter, use metres", False),
+        ("No, shorter!", False),
+        ("", False),
+    ],
 )
 def test_what_says_more_than_its_pole_is_known(text: str, says_more: bool) -> None:
     assert axes().of_text(text).says_more is says_more
@@ -93,11 +132,11 @@ def test_no_phrase_of_a_reason_asks_for_the_other_pole() -> None:
 
 def test_an_admin_adds_a_phrase_and_takes_a_reason_away() -> None:
     greet = FeedbackReason.objects.filter(slug="greet_me")
-    greet.update(phrases="say hello\n\n  Hello First ")
-    assert axes().of_text("Please say hello first").poles == {}
-    assert axes().of_text("Always say hello!").poles == {"greeting": "greet"}
+    greet.update(phrases="wave at me\n\n  Bow First ")
+    assert axes().of_text("Please bow last").poles == {}
+    assert axes().of_text("Always wave at me!").poles == {"greeting": "greet"}
     greet.update(active=False)
-    assert axes().of_text("Always say hello!").poles == {}
+    assert axes().of_text("Always wave at me!").poles == {}
     assert axes().of_reason("greet_me") == {"greeting": "greet"}  # what was ticked stays ticked
 
 

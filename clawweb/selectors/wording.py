@@ -1,0 +1,156 @@
+"""What somebody says, clause by clause: what it is about, and whether that is wanted or not.
+
+"Don't use bullet points", "no bullets" and "stop using bullet points, please" say the same.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+# Words that say nothing by themselves of what is asked for.
+_FILLERS = """
+please just a an the bit lot much far way really very still again always next time i i'd like want
+would prefer it this that be answer answers reply replies response responses your you me my give
+make write keep them they then also ok okay
+bitte etwas ein eine einen bisschen noch viel sehr immer mal doch das die der deine dein antwort
+antworten ich hätte gern gerne will möchte es sie mir gib mach schreib dann auch
+pls plz thanks thx danke
+"""
+FILLERS = frozenset(_FILLERS.split())
+# These say what a reply was, "it was brief", and no wish; but where something was too much.
+BEING = frozenset({"was", "were", "is", "are", "it's", "that's", "you're", "ist", "sind", "war"})
+TOO = frozenset({"too", "zu", "enough"})
+# Alone between two signs they say nothing either.
+ALONE = frozenset({"no", "nope", "nein", "yes", "yeah", "ja", "well", "sorry", "hmm", "hey"})
+
+# What turns a wish into its opposite, and what wishes are put with. Each has a longer way.
+_NO = """
+no not never don't stop quit avoid without skip drop less fewer hate dislike
+kein keine keinen keiner nicht nie ohne weniger lass hör
+"""
+_WISHING = """
+use using add adding include including put putting show showing say saying tell telling mention
+mentioning writing giving making answering speak speaking talk need love enjoy appreciate more some
+any few try rather could can should must shall
+nutze verwende benutze füge nimm sag erwähne nenne zeig brauche mehr einige könntest kannst soll
+sollte
+"""
+_BETWEEN = """
+in with as of by at to into on every each everything all these those such being so only
+tone manner register style needed necessary straight also
+mit im als am auf den dem einfach weg
+"""
+NO = frozenset(_NO.split())
+WISHING = frozenset(_WISHING.split())
+EMPTY = FILLERS | NO | WISHING | frozenset(_BETWEEN.split())
+_LONGER_WAYS = tuple(
+    (re.compile(pattern), shorter)
+    for pattern, shorter in (
+        (r"\banswer(?:ed|ing)? (?:my|the|this|that) question\b", "attend"),
+        (r"\b(?:instead of|rather than|anstatt|statt)\b[^,]*", ""),
+        (r"\bi (?:really )?(?:like|love|prefer) it when you\b|\bi'd rather have\b", "more"),
+        (r"\byou (?:never|don't|do not)\b|\bwhere (?:is|are)\b", "more"),
+        (r"\byou (?:always|keep)\b|\b(?:is|are) not for me\b|\bmeans? nothing to me\b", "less"),
+        (r"^\s*(?!do\b)(\S+) not \S+\s*$", r"\1"),
+        (r"\b(?:do|need|must) not\b|\bdont\b|\bno need (?:to|for)\b|\bneedn't\b", "don't"),
+        (r"\bdon't (?:want|like|need|have)(?: to)?\b|\bno (?:longer|more)\b|\bspare me\b", "don't"),
+        (r"\b(?:leave|take) (?:the |your |all )*(\w+) (?:out|off)\b", r"no \1"),
+        (r"\b(?:leave|take) (?:out|off)\b|\benough (?:with|of)\b|\btoo (?:many|much)\b", "no"),
+        (r"\bnot enough\b|\btoo (?:few|little)\b|\bnicht genug\b|\bzu wenige?\b", "more"),
+        (r"\bzu viele?\b|\bauf keinen fall\b", "keine"),
+        (r"\bwould (?:be|have been) (?:nice|good|great|better|fine)\b|\bwould help\b", "more"),
+        (r"\bwould have helped\b|\bwären? (?:schön|gut|nett)\b|\bhätte geholfen\b", "mehr"),
+        (r"\b(?:convert|switch|change)\b(?: it| them| to| into)*", "use"),
+        (r"\bfrom now on\b|\bin (?:the )?future\b|\bab jetzt\b|\bin zukunft\b", ""),
+        (r"\bevery (?:single )?time\b|\bjedes mal\b", ""),
+        (r"\bor two\b|\b(?:here|now) and the(?:re|n)\b|\bgoing forward\b", ""),
+        (r"\bfor me\b|\bfür mich\b|\bto me\b", ""),
+        (r"\b(?:begin|open|lead|beginning|opening|starting|beginne?|starte)\b", "start"),
+        (r"\b(?:finish|close|finishing|closing|ending|sign off)\b", "end"),
+    )
+)
+# A wish for one sort of request contradicts none for the others.
+_SCOPED = re.compile(
+    r"\b(?:when|if|unless|except|where(?! is| are)|wenn|falls|außer|sofern|sobald)\b"
+    r"|^\s*(?:for|in|at|on|during|bei|beim|für)\b[^,]*,\s*(?!not\b|nicht\b|please\b|bitte\b)\w"
+    r"|\bonly (?:for|in|at|on)\b|\bnur (?:bei|für|in)\b|\b(?:for|in|bei|für) \w+ (?:only|nur)\b"
+)
+_PRAISES = re.compile(r"\bi (?:really )?(?:like|love|prefer) it when you\b")
+_ASKS_FOR = re.compile(
+    r"^\s*(?:(?:can|could|would|will|kannst|könntest|würdest) (?:you|du)|where (?:is|are))\b"
+)
+_SENTENCE = re.compile(r"[^.!?\n]+[.!?\n]*")
+_CLAUSE = re.compile(r"[.,;:!?()\n]+|\band\b|\bund\b|\bbut\b|\baber\b")
+_WORD = re.compile(r"\w+(?:'\w+)?|[€$£]")
+
+
+class Manner(Enum):
+    """How a clause puts it."""
+
+    PLAIN = "names it"
+    ASKS = "says by a word of its own that it is, or is not, wanted"
+    DENIES = "says that something is not: the reply, or what should be"  # "not formal"
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """`subject`: the words that say something, but for the no and what wishes are put with, each
+    without its ending; empty where no wish is read. `is_too_much`: there was too much of it."""
+
+    subject: tuple[str, ...]
+    is_wanted: bool
+    manner: Manner
+    is_too_much: bool
+
+
+def clauses(text: str) -> list[Clause]:
+    """Those that say anything, in their order."""
+    found = []
+    for sentence in _SENTENCE.findall(text.casefold().replace("’", "'")):
+        is_question = "?" in sentence and not _ASKS_FOR.search(sentence)
+        is_wish = not is_question and not _SCOPED.search(_PRAISES.sub("", sentence))
+        parts = [part for part in _CLAUSE.split(sentence) if not ALONE.issuperset(_telling(part))]
+        found += [_read(part, is_wish, is_first=part is parts[0]) for part in parts]
+    return found
+
+
+def _telling(part: str) -> list[str]:
+    """Its words, without those that say nothing."""
+    words = _WORD.findall(part)
+    empty = FILLERS if TOO.isdisjoint(words) else FILLERS | BEING
+    return [word for word in words if word not in empty]
+
+
+def _read(part: str, is_wish: bool, is_first: bool) -> Clause:
+    for pattern, shorter in _LONGER_WAYS:
+        part = pattern.sub(f" {shorter} ", part)
+    said = _WORD.findall(part)
+    telling = _telling(part)
+    told = [word for word in telling if word not in EMPTY]
+    if not told and len(telling) > 1:
+        told = telling  # "say more"
+    is_wish &= BEING.isdisjoint(told)
+    return Clause(
+        subject=tuple(map(_stem, told)) if is_wish else (),
+        is_wanted=sum(word in NO for word in said) % 2 == 0,
+        manner=_manner(set(said), is_first),
+        is_too_much=not TOO.isdisjoint(told),
+    )
+
+
+def _manner(said: set[str], is_first: bool) -> Manner:
+    """A bare "not" asks where it is "not so", or goes on from something: "metres, not feet"."""
+    if is_first and "so" not in said and said & NO in ({"not"}, {"nicht"}):
+        return Manner.DENIES
+    return Manner.PLAIN if said.isdisjoint(NO | WISHING) else Manner.ASKS
+
+
+def _stem(word: str) -> str:
+    """Without its plural, "ing" and last e: "joking" and "jokes" are of one kind."""
+    if len(word) > 3 and word.endswith("s") and not word.endswith("ss"):
+        word = word[:-1]
+    if len(word) > 5 and word.endswith("ing"):
+        word = word[:-3]
+    return word[:-1] if len(word) > 3 and word.endswith("e") else word
