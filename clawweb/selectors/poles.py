@@ -2,8 +2,8 @@
 
 Wishes lie on axes (length, layout, tone …), and two poles of one contradict. A reason names its
 pole. A clause of one's own has it when it says no more than a reason's phrase, or one of the ways
-of saying it in opposites.json; and what one clause asks for is what another with a "no" refuses,
-whatever it is. A false find would put a rating aside, so nothing is read out of what says more.
+of saying it in opposites.json; and what one clause asks for another refuses by a "don't", whatever
+it is. A false find would put a rating aside, so nothing is read out of what says more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from clawweb.selectors.wording import Clause, Manner, clauses
 
 Pole = tuple[str, str]  # axis, pole
 _Way = tuple[bool, Manner, tuple[str, ...]]  # of a clause: is wanted, how it is put, what
-PLACES = frozenset({"start", "end", "top", "bottom", "beginn", "first", "anfang", "schluss"})
+PLACES = frozenset({"start", "end", "top", "bottom", "beginn", "anfang", "schluss"})
 MOST_WORDS = 4  # on an axis of its own: what is longer tells of more than one thing
 
 
@@ -70,9 +70,14 @@ class Axes:
         return Said({**said.poles, **ticked}, says_more=said.says_more and not ticked)
 
     def _pole(self, clause: Clause) -> Pole | None:
-        """By a way of saying it, or by that with a no: who wants no feet wants the other of two;
-        of several languages, any other. Where in the reply it should be says nothing more."""
-        inner = tuple(word for word in clause.subject if word not in PLACES)
+        """By a way of saying it, or by refusing that: who wants no feet wants the other of two; of
+        several languages, any other. Where in the reply it should be says nothing more."""
+        last = len(clause.subject) - 1  # "say hello first", not "the first option"
+        inner = tuple(
+            word
+            for number, word in enumerate(clause.subject)
+            if word not in PLACES and (word, number) != ("first", last)
+        )
         for subject in (clause.subject, inner):
             found = self._as_said(clause.is_wanted, clause.manner, subject)
             if found is not None:
@@ -86,14 +91,13 @@ class Axes:
 
     def _as_said(self, is_wanted: bool, manner: Manner, subject: tuple[str, ...]) -> Pole | None:
         """Where the way of saying it asks, so must what is said: "more text", not "text only"."""
-        ways = [(is_wanted, manner, subject)]
-        if manner is Manner.ASKS:
-            ways.append((is_wanted, Manner.PLAIN, subject))
+        manners = list(Manner) if manner is Manner.ASKS else [manner]
+        ways = ((is_wanted, each, subject) for each in manners)
         return next(filter(None, map(self._ways.get, ways)), None)
 
 
 def _own_pole(clause: Clause) -> Pole | None:
-    """On an axis of its own: "mention the year" and "no year" contradict."""
+    """On an axis of its own: "mention the year" and its "don't" contradict."""
     is_short = 0 < len(clause.subject) <= MOST_WORDS
     if not is_short or clause.manner is not Manner.ASKS or clause.is_too_much:
         return None

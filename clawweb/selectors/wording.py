@@ -1,6 +1,6 @@
 """What somebody says, clause by clause: what it is about, and whether that is wanted or not.
 
-"Don't use bullet points", "no bullets" and "stop using bullet points, please" say the same.
+"Don't use bullet points", "too many bullets" and "stop using bullet points, please" say the same.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from enum import Enum
 
 # Words that say nothing by themselves of what is asked for.
 _FILLERS = """
-please just a an the bit lot much far way really very still again always next time i i'd like want
+please just a an the bit lot much far way really still again always next time i i'd like want
 would prefer it this that be answer answers reply replies response responses your you me my give
 make write keep them they then also ok okay
-bitte etwas ein eine einen bisschen noch viel sehr immer mal doch das die der deine dein antwort
+bitte etwas ein eine einen bisschen noch viel immer mal doch das die der deine dein antwort
 antworten ich hätte gern gerne will möchte es sie mir gib mach schreib dann auch
 pls plz thanks thx danke
 """
@@ -38,11 +38,14 @@ nutze verwende benutze füge nimm sag erwähne nenne zeig brauche mehr einige k�
 sollte
 """
 _BETWEEN = """
-in with as of by at to into on every each everything all these those such being so only
+in with as of by at to into on every each everything all these those being
 tone manner register style needed necessary straight also
-mit im als am auf den dem einfach weg
+mit im als auf den dem einfach weg
 """
 NO = frozenset(_NO.split())
+BARE = frozenset({"no", "not", "nicht", "kein", "keine", "keinen", "keiner"})
+SO = frozenset({"so", "very", "such", "sehr"})  # "so formal" complains; "not so formal" asks
+BEGGING = frozenset({"please", "pls", "plz", "bitte"})
 WISHING = frozenset(_WISHING.split())
 EMPTY = FILLERS | NO | WISHING | frozenset(_BETWEEN.split())
 _LONGER_WAYS = tuple(
@@ -51,15 +54,16 @@ _LONGER_WAYS = tuple(
         (r"\banswer(?:ed|ing)? (?:my|the|this|that) question\b", "attend"),
         (r"\b(?:instead of|rather than|anstatt|statt)\b[^,]*", ""),
         (r"\bi (?:really )?(?:like|love|prefer) it when you\b|\bi'd rather have\b", "more"),
-        (r"\byou (?:never|don't|do not)\b|\bwhere (?:is|are)\b", "more"),
+        (r"\byou (?:never|(?:don't|do not)(?! (?:need|have)\b))|\bwhere (?:is|are)\b", "more"),
+        (r"\bnot too (?:many|much)\b", "less"),
         (r"\byou (?:always|keep)\b|\b(?:is|are) not for me\b|\bmeans? nothing to me\b", "less"),
         (r"^\s*(?!do\b)(\S+) not \S+\s*$", r"\1"),
         (r"\b(?:do|need|must) not\b|\bdont\b|\bno need (?:to|for)\b|\bneedn't\b", "don't"),
         (r"\bdon't (?:want|like|need|have)(?: to)?\b|\bno (?:longer|more)\b|\bspare me\b", "don't"),
-        (r"\b(?:leave|take) (?:the |your |all )*(\w+) (?:out|off)\b", r"no \1"),
-        (r"\b(?:leave|take) (?:out|off)\b|\benough (?:with|of)\b|\btoo (?:many|much)\b", "no"),
+        (r"\b(?:leave|take) (?:the |your |all )*(\w+) (?:out|off)\b", r"skip \1"),
+        (r"\b(?:leave|take) (?:out|off)\b|\benough (?:with|of)\b|\btoo (?:many|much)\b", "less"),
         (r"\bnot enough\b|\btoo (?:few|little)\b|\bnicht genug\b|\bzu wenige?\b", "more"),
-        (r"\bzu viele?\b|\bauf keinen fall\b", "keine"),
+        (r"\bzu viele?\b|\bauf keinen fall\b", "weniger"),
         (r"\bwould (?:be|have been) (?:nice|good|great|better|fine)\b|\bwould help\b", "more"),
         (r"\bwould have helped\b|\bwären? (?:schön|gut|nett)\b|\bhätte geholfen\b", "mehr"),
         (r"\b(?:convert|switch|change)\b(?: it| them| to| into)*", "use"),
@@ -67,20 +71,25 @@ _LONGER_WAYS = tuple(
         (r"\bevery (?:single )?time\b|\bjedes mal\b", ""),
         (r"\bor two\b|\b(?:here|now) and the(?:re|n)\b|\bgoing forward\b", ""),
         (r"\bfor me\b|\bfür mich\b|\bto me\b", ""),
+        (r"\bam (ende|schluss|anfang)\b", r"\1"),
+        (r"\banswer(?= (?:first|last|up front|at the)\b)", "conclusion"),
+        (r"\b(with|mit) (?:the|your|der) (?:answer|antwort)\b", r"\1 conclusion"),
         (r"\b(?:begin|open|lead|beginning|opening|starting|beginne?|starte)\b", "start"),
         (r"\b(?:finish|close|finishing|closing|ending|sign off)\b", "end"),
     )
 )
-# A wish for one sort of request contradicts none for the others.
+# A wish for one sort of request contradicts none for the others; nor does one for both poles.
 _SCOPED = re.compile(
     r"\b(?:when|if|unless|except|where(?! is| are)|wenn|falls|außer|sofern|sobald)\b"
     r"|^\s*(?:for|in|at|on|during|bei|beim|für)\b[^,]*,\s*(?!not\b|nicht\b|please\b|bitte\b)\w"
+    r"|\b(?:both|either|nothing but|beides|nichts als)\b"
     r"|\bonly (?:for|in|at|on)\b|\bnur (?:bei|für|in)\b|\b(?:for|in|bei|für) \w+ (?:only|nur)\b"
 )
 _PRAISES = re.compile(r"\bi (?:really )?(?:like|love|prefer) it when you\b")
 _ASKS_FOR = re.compile(
     r"^\s*(?:(?:can|could|would|will|kannst|könntest|würdest) (?:you|du)|where (?:is|are))\b"
 )
+_ASKS = re.compile(r"\s*(?:how|why|what|who|which|wie|warum|wieso|was|wer|welche[rs]?)\b")
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?\n]*")
 _CLAUSE = re.compile(r"[.,;:!?()\n]+|\band\b|\bund\b|\bbut\b|\baber\b")
 _WORD = re.compile(r"\w+(?:'\w+)?|[€$£]")
@@ -89,9 +98,9 @@ _WORD = re.compile(r"\w+(?:'\w+)?|[€$£]")
 class Manner(Enum):
     """How a clause puts it."""
 
-    PLAIN = "names it"
     ASKS = "says by a word of its own that it is, or is not, wanted"
-    DENIES = "says that something is not: the reply, or what should be"  # "not formal"
+    PLAIN = "names it"
+    DENIES = "says that something is not: the reply, or what should be"  # "not formal", "no tables"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +121,8 @@ def clauses(text: str) -> list[Clause]:
         is_question = "?" in sentence and not _ASKS_FOR.search(sentence)
         is_wish = not is_question and not _SCOPED.search(_PRAISES.sub("", sentence))
         parts = [part for part in _CLAUSE.split(sentence) if not ALONE.issuperset(_telling(part))]
-        found += [_read(part, is_wish, is_first=part is parts[0]) for part in parts]
+        begs = not BEGGING.isdisjoint(_WORD.findall(sentence))
+        found += [_read(part, is_wish, begs or part is not parts[0]) for part in parts]
     return found
 
 
@@ -123,26 +133,29 @@ def _telling(part: str) -> list[str]:
     return [word for word in words if word not in empty]
 
 
-def _read(part: str, is_wish: bool, is_first: bool) -> Clause:
+def _read(part: str, is_wish: bool, begs: bool) -> Clause:
     for pattern, shorter in _LONGER_WAYS:
         part = pattern.sub(f" {shorter} ", part)
     said = _WORD.findall(part)
     telling = _telling(part)
-    told = [word for word in telling if word not in EMPTY]
+    is_wanted = sum(word in NO for word in said) % 2 == 0
+    empty = EMPTY if is_wanted and not begs else EMPTY | SO
+    told = [word for word in telling if word not in empty]
     if not told and len(telling) > 1:
         told = telling  # "say more"
-    is_wish &= BEING.isdisjoint(told)
+    is_wish &= BEING.isdisjoint(told) and not _ASKS.match(part)
     return Clause(
         subject=tuple(map(_stem, told)) if is_wish else (),
-        is_wanted=sum(word in NO for word in said) % 2 == 0,
-        manner=_manner(set(said), is_first),
+        is_wanted=is_wanted,
+        manner=_manner(set(said), begs),
         is_too_much=not TOO.isdisjoint(told),
     )
 
 
-def _manner(said: set[str], is_first: bool) -> Manner:
-    """A bare "not" asks where it is "not so", or goes on from something: "metres, not feet"."""
-    if is_first and "so" not in said and said & NO in ({"not"}, {"nicht"}):
+def _manner(said: set[str], begs: bool) -> Manner:
+    """A bare "not" or "no" asks where somebody begs for it, where it is "not so", or where it goes
+    on from something: "metres, not feet"."""
+    if not begs and "so" not in said and (nos := said & NO) and nos <= BARE:
         return Manner.DENIES
     return Manner.PLAIN if said.isdisjoint(NO | WISHING) else Manner.ASKS
 
