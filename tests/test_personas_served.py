@@ -56,6 +56,19 @@ def test_a_leak_on_one_seed_is_one_whatever_the_others_gain() -> None:
     assert verdict(45).endswith("| yes |")
 
 
+def test_a_leak_that_has_gone_by_the_end_is_one_where_it_was() -> None:
+    rows = [leaky(seed, 48) for seed in (0, 1, 2)]
+    for row in rows:
+        ended = row["evals"].pop("64")
+        row["evals"] |= {"16": {**ended, "passed": [0] * 48 + [1] * 48}, "32": ended}
+    after_16, after_32 = [line for line in aims(rows) if "leaks into nothing else" in line]
+    assert after_16.startswith("| after 16 a wish")
+    assert "the rest -1.000 (p of a loss 0.000" in after_16
+    assert after_16.endswith("**no** |")
+    assert after_32.startswith("| after 32 a wish")
+    assert after_32.endswith("| yes |")
+
+
 def as_served(seed: int, share: int, **more: Any) -> dict[str, Any]:
     """Of 72 questions that nothing was tuned on so many hundredths passed in the end."""
     ends = {"0": 0, "16": share, "32": share}
@@ -100,8 +113,13 @@ def test_the_default_stands_beside_its_rival_pair_by_pair() -> None:
     # Of the four that both were asked: gaps 0.25 and 0.75: 0.5, and sd 0.3536 / sqrt(2) = 0.25.
     rows = [end(DEFAULT, 0, [1, 1, 0, 0] + [0] * 92), end(DEFAULT, 1, [1, 1, 1, 0])]
     rows += [end("opd", 0, [1, 0, 0, 0]), end("opd", 1, [0, 0, 0, 0])]
-    assert "| 16 | 2 | +0.500 ± 0.250 |" in "\n".join(beside(rows))
+    assert "| 16 | all | 2 | +0.500 ± 0.250 |" in "\n".join(beside(rows))
     assert beside(rows[:3]) == []
+    alike = "| 16 | of one trainer and precision | 2 | +0.500 ± 0.250 |"
+    assert alike in "\n".join(beside(rows))
+    rows[3]["made_with"] = {"trainer": 4}
+    assert "| 16 | all | 2 |" in "\n".join(beside(rows))
+    assert "of one trainer" not in "\n".join(beside(rows))
 
 
 def test_rows_are_compared_on_the_questions_that_every_row_was_asked() -> None:

@@ -19,6 +19,7 @@ from bench.personas.rows import (
     Race,
     base_share,
     grid,
+    last,
     lasts,
     middle,
     of,
@@ -29,7 +30,7 @@ from bench.personas.rows import (
     values,
     well_served,
 )
-from bench.personas.stages import BEST, FIRST_SEED, JUDGED_AT, methods
+from bench.personas.stages import BEST, FIRST_SEED, JUDGED_AT, methods, told_answers
 from bench.personas.thumbs import chance, chance_of_seeds, gains, gains_of, of_thumbs_alone
 from training.config import TrainConfig
 
@@ -54,7 +55,7 @@ def aims(cells: Cells) -> list[str]:
         _drift_elsewhere(cells),
         _accepted(cells),
         _of_question(cells),
-        _leak(cells),
+        *_leaks(cells),
         _sooner(cells),
         *_thumbs(cells),
         _winner(cells),
@@ -153,16 +154,25 @@ def _drift_elsewhere(cells: Cells) -> list[str]:
     return [words, f"{within} of {len(gates)} that measured it", _met(within == len(gates))]
 
 
-def _leak(cells: Cells) -> list[str]:
-    """Of people whose wish is about one kind of request: is either kind kept less than before, in
-    the mean of the seeds or on one of them?"""
+def _leaks(cells: Cells) -> list[list[str]]:
+    """Of people whose wish is about one kind of request, after the turns that all were asked after,
+    of those that shares are asked for; or after their last."""
     group = [cell for cell in of(cells, recipe=DEFAULT) if "rest" in cell["evals"]["0"]]
     if not group:
         return []
+    marks = [str(turns) for turns, _ in SATISFIED]
+    asked = [turns for turns in marks if all(turns in cell["evals"] for cell in group)]
+    return [_leak(group, turns) for turns in asked or [min(map(last, group), key=int)]]
+
+
+def _leak(group: Cells, turns: str) -> list[str]:
+    """Is either kind kept less than before, in the mean of the seeds or on one of them?"""
     seeds = [[cell] for cell in sorted(group, key=lambda cell: cell["seed"])]
     shown, lost, asked = [], [], 0
     for kind in ("recipes", "the rest"):
-        mean, *of_seeds = (gains_of(each, recipes=kind == "recipes") for each in (group, *seeds))
+        mean, *of_seeds = (
+            gains_of(each, turns, recipes=kind == "recipes") for each in (group, *seeds)
+        )
         p, *by_seed = map(_lost, (mean, *of_seeds))
         lost += [p, *(min(1.0, len(seeds) * each) for each in by_seed)]
         gained = [
@@ -173,8 +183,8 @@ def _leak(cells: Cells) -> list[str]:
         shown.append(f"{kind} {told}")
         asked += len(mean)
     words = (
-        f"a wish about recipes leaks into nothing else: no loss with p < {LIKELY}, nor on one of"
-        f" n seeds with p < {LIKELY} / n"
+        f"after {turns} a wish about recipes leaks into nothing else: no loss with p < {LIKELY},"
+        f" nor on one of n seeds with p < {LIKELY} / n"
     )
     reached = f"{', '.join(shown)}, {asked} questions, {len(group)} seeds"
     return [words, reached, _met(min(lost) >= LIKELY and len(group) >= ENOUGH)]
@@ -303,4 +313,7 @@ def _winner(cells: Cells) -> list[str]:
     words = f"the default is the winner of the first stage, after {JUDGED_AT} rated turns"
     best = sorted(means, key=lambda name: -means[name])[:BEST]
     shown = ", ".join(f"`{name}` {means[name]:.3f}" for name in best)
+    if told := told_answers(of(cells, seed=FIRST_SEED)):
+        others = ", ".join(f"`{name}` {mean:.3f}" for name, mean in told.items())
+        shown += f"; not ranked, as their person also writes the answer: {others}"
     return [words, shown, _met(means[DEFAULT] == max(means.values()))]

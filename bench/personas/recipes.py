@@ -120,6 +120,7 @@ UPSTREAM: dict[str, Any] = {
     "rated_tokens": 1024,
     **HINTS_ALONE,
 }
+# "Our rate": our learning rate and our batch of ratings, in one step, as theirs is; ours takes two.
 OURS: dict[str, Any] = {"lr": TrainConfig().lr, "batch": 8, "batch_size": 8}
 UPSTREAM_METHODS: dict[str, dict[str, Any]] = {
     "openclaw-binary": {"method": "binary"},

@@ -6,11 +6,13 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 from bench.personas.aims import aims
 from bench.personas.curves import curves, write_png
-from bench.personas.older import had_fewer_sets, is_lossy, lacks_thumbs, seeds_of
+from bench.personas.older import had_fewer_sets, is_lossy, lacks_thumbs, seeds_of, trainer_of
 from bench.personas.people import PEOPLE
 from bench.personas.questions import HELD_OUT
 from bench.personas.recipes import SERVED, VARIATIONS
@@ -43,6 +45,7 @@ from bench.personas.thumbs import thumbs
 from training.config import TrainConfig
 
 RIVAL = "opd"  # the default before
+ALIKE = "of one trainer and precision"
 
 
 def write_report(rows: Cells, folder: Path) -> None:
@@ -220,11 +223,11 @@ def served(cells: Cells) -> list[str]:
 
 def beside(cells: Cells) -> list[str]:
     """The default and its nearest rival, pair by pair of the same person and seed, on the questions
-    that every row was asked."""
+    that every row was asked: all pairs, and those that differ in nothing else."""
     rows = []
-    for turns in (8, 16, 32):
+    for turns, alike in product((8, 16, 32), (False, True)):
         ours, theirs = (
-            {(c["person"], c["seed"]): passed
+            {_pair(c, alike): passed
              for c in of(cells, recipe=name) if (passed := shared(c, turns))}
             for name in (DEFAULT, RIVAL)
         )  # fmt: skip
@@ -233,14 +236,18 @@ def beside(cells: Cells) -> list[str]:
         if len(gaps) > 1:
             error = statistics.stdev(gaps) / math.sqrt(len(gaps))
             gap = f"{statistics.fmean(gaps):+.3f} ± {error:.3f}"
-            rows.append([str(turns), str(len(gaps)), gap])
-    said = f"`{DEFAULT}` minus `{RIVAL}` in satisfied, by person and seed (± the mean's standard"
-    head = ["turns", "pairs", "difference"]
-    return (
-        [said, "error; within two of which neither is the better):", "", *grid(head, rows)]
-        if rows
-        else []
-    )
+            rows.append([str(turns), ALIKE if alike else "all", str(len(gaps)), gap])
+    said = [
+        f"`{DEFAULT}` minus `{RIVAL}` in satisfied, by person and seed (± the mean's standard",
+        "error; within two of which neither is the better). Of all pairs most differ in trainer",
+        "and precision, too:",
+    ]
+    return [*said, "", *grid(["turns", "rows", "pairs", "difference"], rows)] if rows else []
+
+
+def _pair(cell: dict[str, Any], alike: bool) -> tuple[Any, ...]:
+    made = (trainer_of(cell), cell.get("dtype")) if alike else ()
+    return (cell["person"], cell["seed"], *made)
 
 
 def sooner(cells: Cells) -> list[str]:

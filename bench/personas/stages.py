@@ -68,6 +68,13 @@ def methods(cells: Cells) -> dict[str, float]:
     }
 
 
+def told_answers(cells: Cells) -> dict[str, float]:
+    """The same mean of those that are told more than the others."""
+    names = (name for name, recipe in RECIPES.items() if recipe.corrects and name not in VARIATIONS)
+    means = ((name, mean_satisfied(cells, name, JUDGED_AT)) for name in names)
+    return {name: mean for name, mean in means if mean is not None}
+
+
 def best_upstream(cells: Cells) -> list[str]:
     """The one with the most satisfied, of equals the one with the fewest turns until three in a row
     on the three people; none before one of them ran."""

@@ -53,21 +53,21 @@ def gains(group: Cells) -> list[float]:
     return [statistics.fmean(each) for each in zip(*_by_seed(group), strict=True)]
 
 
-def gains_of(group: Cells, *, recipes: bool) -> list[float]:
-    """As `gains`, of the questions that are for a recipe, or of the others."""
+def gains_of(group: Cells, turns: str, *, recipes: bool) -> list[float]:
+    """As `gains` by then, of the questions that are for a recipe, or of the others."""
     found = []
-    for question, *each in zip(_common(group), *_by_seed(group), strict=True):
+    for question, *each in zip(_common(group), *_by_seed(group, turns), strict=True):
         if is_recipe(question) is recipes:
             found.append(statistics.fmean(each))
     return found
 
 
-def _by_seed(group: Cells) -> list[list[int]]:
-    """Each seed's gain on each question. Where seeds were asked different ones, of those that all
-    were asked."""
+def _by_seed(group: Cells, turns: str | None = None) -> list[list[int]]:
+    """Each seed's gain on each question by then, or by its last turn. Where seeds were asked
+    different ones, of those that all were asked."""
     seeds = []
     for cell in group:
-        now, then = cell["evals"]["0"]["passed"], cell["evals"][last(cell)]["passed"]
+        now, then = cell["evals"]["0"]["passed"], cell["evals"][turns or last(cell)]["passed"]
         _, questions = questions_for(PEOPLE[cell["person"]], cell["seed"], len(now))
         triples = zip(questions, now, then, strict=True)
         seeds.append({question: after - before for question, before, after in triples})

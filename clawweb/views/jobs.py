@@ -38,6 +38,7 @@ from clawweb.sentences import said
 from clawweb.views.charts import charts_context, job_or_404
 from clawweb.views.inspector import text_of
 from clawweb.views.versions import version_facts
+from training.config import CHOOSABLE, TrainConfig
 
 PER_PAGE = 25
 EVENT_WORDS = {
@@ -112,7 +113,7 @@ METHOD_WORDS = {
     "apo_zero_unpaired": _("KTO with the base as the reference"),
 }
 
-# What else a job may be given (docs/algorithms.md), the usual choice first; numbers by the API.
+# What else a job may be given (docs/algorithms.md), the usual choice first; and numbers.
 SETTINGS = {
     "estimator": (
         _("How a hint teaches"),
@@ -151,6 +152,8 @@ SETTINGS = {
         {"losses": _("as two losses"), "advantages": _("as one sum of advantages")},
     ),
 }
+USUAL = TrainConfig()
+NUMBERS = [(name, getattr(USUAL, name)) for name in CHOOSABLE if name not in SETTINGS]
 
 
 @never_cache
@@ -161,6 +164,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
         **_jobs_context(request),
         "methods": METHOD_WORDS.items(),
         "settings": [(name, label, words.items()) for name, (label, words) in SETTINGS.items()],
+        "numbers": NUMBERS,
         "usual": method_of(training_policy()),
         "states": STATES,
         "state": request.GET.get("state", ""),

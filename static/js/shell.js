@@ -38,11 +38,14 @@ menu?.addEventListener("keydown", (event) => {
   menu.querySelector("summary").focus();
 });
 
-// What fields hold, by their ids; one named "settings.teacher" is sent within "settings".
+// What fields hold, by their ids; one named "settings.teacher" is sent within "settings". A number
+// that is not given is not sent.
 function held(ids) {
   const body = {};
   for (const id of ids.split(" ").filter(Boolean)) {
-    const { name, value } = document.getElementById(id);
+    const { name, type, value: text, valueAsNumber: number } = document.getElementById(id);
+    if (type === "number" && !text) continue;
+    const value = type === "number" ? number : text;
     const [outer, inner] = name.split(".");
     if (inner) (body[outer] ??= {})[inner] = value;
     else body[outer] = value;

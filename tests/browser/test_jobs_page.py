@@ -102,6 +102,10 @@ def test_a_job_is_given_what_was_chosen(look: Look) -> None:
     card = page.locator("#other-method")
     card.get_by_label("Method").select_option("opd")
     card.get_by_label("How a hint teaches").select_option("topk")
+    card.get_by_text("Weights and other numbers").click()
+    expect(card.get_by_label("distill_weight")).to_have_attribute("placeholder", "1.0")
+    card.get_by_label("distill_weight").fill("0.5")
+    card.get_by_label("topk", exact=True).fill("8")
     busy = '<button id="train-now" type="button" disabled>Train now</button>'
     page.route("**/parts/agent/", lambda route: route.fulfill(body=busy))
     card.get_by_role("button", name="Train now").press("Enter")
@@ -109,4 +113,5 @@ def test_a_job_is_given_what_was_chosen(look: Look) -> None:
     expect(card.get_by_role("button", name="Train now")).to_be_disabled()  # until it is over
     usual = {"thumbs": "kto", "teacher": "base", "reanswer_hints": "own", "reanswer_sets": "needed"}
     settings = {"estimator": "topk", "topk_support": "student", **usual, "combine": "losses"}
+    settings |= {"distill_weight": 0.5, "topk": 8}
     assert sent == [{"method": "opd", "settings": settings}]
