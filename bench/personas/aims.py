@@ -65,6 +65,7 @@ def aims(cells: Cells) -> list[str]:
         f"The aims, and what `{DEFAULT}`, the default, reaches. Each person's figure is the median",
         f"over seeds; on fewer than {ENOUGH} none is met. Means are over the people whose wish",
         f"the hinted base keeps in {REACHABLE} or more ({', '.join(reached) or 'nobody yet'}).",
+        "Why some are missed: docs/LOG.md, Why aims are missed.",
     ]
     return [*said, "", *grid(["aim", "reached", "met"], kept)] if kept else []
 

@@ -168,6 +168,10 @@ RECIPES = {
         recipe("combine-at-once", method="combine", at_once=True),  # what the product can do, too
         # And within the time that a job has there.
         recipe(SERVED, method="combine", as_served=True, train_seconds=TrainConfig().train_seconds),
+        recipe(
+            "kto-as-served", method="kto", words=False, as_served=True,
+            train_seconds=TrainConfig().train_seconds,
+        ),
         recipe("combine-fours", method="combine", batch=4),  # a version after every fourth rating
         recipe("combine-corrected", method="combine", corrects=True),
         recipe(
