@@ -309,7 +309,7 @@ def test_the_aims_stand_beside_what_the_default_reaches() -> None:
     assert "the hinted base keeps in 0.7 or more (plain, short)." in lines
     few = "on 1 seed"
     satisfied = f"0.910 (plain 0.86 {few}, short 0.96)"
-    assert lines[6:] == [
+    assert lines[7:] == [
         f"| satisfied after 16 rated turns: 0.90 | {satisfied} | **no** |",
         f"| satisfied after 32 rated turns: 0.95 | {satisfied} | **no** |",
         f"| nll after 32 at most the hinted base's + 0.15 | plain +0.16 {few}, short +0.10 |"
@@ -326,7 +326,7 @@ def test_the_aims_stand_beside_what_the_default_reaches() -> None:
         " **no** |",
     ]
     lines = aims([row for row in [*rows, *more] if row["person"] == "short"])
-    assert [line.rsplit("|", 2)[1].strip() for line in lines[6:9]] == ["yes"] * 3
+    assert [line.rsplit("|", 2)[1].strip() for line in lines[7:10]] == ["yes"] * 3
     assert aims([row_of("base")]) == []
     assert table(rows).index("The aims") < table(rows).index("| person |")
 
