@@ -11,7 +11,7 @@ from enum import Enum
 
 # Words that say nothing by themselves of what is asked for.
 _FILLERS = """
-please just a an the bit lot much far way really still again always next time i i'd like want
+please just a an the bit lot much far way really always next time i i'd like want
 would prefer it this that be answer answers reply replies response responses your you me my give
 make write keep them they then also ok okay
 bitte etwas ein eine einen bisschen noch viel immer mal doch das die der deine dein antwort
@@ -27,20 +27,20 @@ ALONE = frozenset({"no", "nope", "nein", "yes", "yeah", "ja", "well", "sorry", "
 
 # What turns a wish into its opposite, and what wishes are put with. Each has a longer way.
 _NO = """
-no not never don't stop quit avoid without skip drop less fewer hate dislike
+no not never don't stop quit avoid without skip drop less fewer hate dislike weg
 kein keine keinen keiner nicht nie ohne weniger lass hör
 """
 _WISHING = """
 use using add adding include including put putting show showing say saying tell telling mention
 mentioning writing giving making answering speak speaking talk need love enjoy appreciate more some
-any few try rather could can should must shall
+any try rather could can should must shall
 nutze verwende benutze füge nimm sag erwähne nenne zeig brauche mehr einige könntest kannst soll
 sollte
 """
 _BETWEEN = """
-in with as of by at to into on every each everything all these those being
+in with as of by at to into on every each everything all being
 tone manner register style needed necessary straight also
-mit im als auf den dem einfach weg
+mit im als auf den dem einfach
 """
 NO = frozenset(_NO.split())
 BARE = frozenset({"no", "not", "nicht", "kein", "keine", "keinen", "keiner"})
@@ -48,25 +48,37 @@ SO = frozenset({"so", "very", "such", "sehr"})  # "so formal" complains; "not so
 BEGGING = frozenset({"please", "pls", "plz", "bitte"})
 WISHING = frozenset(_WISHING.split())
 EMPTY = FILLERS | NO | WISHING | frozenset(_BETWEEN.split())
+# In this order: "too few" before "a few", "not too many" before "too many". The ways of saying a
+# pole go through them as well.
 _LONGER_WAYS = tuple(
     (re.compile(pattern), shorter)
     for pattern, shorter in (
+        (r"^\s*(?:way )?to (?=(?:short|long|formal|casual)\b)", "too "),
+        (r"\ba (?:bit|little) (?=(?:short|brief|long|formal|stiff|dry|casual)\s*$)", "too "),
+        (r"\betwas (?=(?:kurz|knapp|lang|förmlich|steif|trocken)\s*$)", "zu "),
+        (r"\blisten to\b|\b(?:you|don't|never|please|just) listen\b", "attend"),
+        (r"\b(?:ein|einen|den|der|dem|kein) brief\b", "letter"),
+        (r"\b(?:not|don't|do not|nicht) (?:just|only|bloß|nur)\b", "don't merely"),
         (r"\banswer(?:ed|ing)? (?:my|the|this|that) question\b", "attend"),
         (r"\b(?:instead of|rather than|anstatt|statt)\b[^,]*", ""),
         (r"\bi (?:really )?(?:like|love|prefer) it when you\b|\bi'd rather have\b", "more"),
         (r"\byou (?:never|(?:don't|do not)(?! (?:need|have)\b))|\bwhere (?:is|are)\b", "more"),
         (r"\bnot too (?:many|much)\b", "less"),
         (r"\byou (?:always|keep)\b|\b(?:is|are) not for me\b|\bmeans? nothing to me\b", "less"),
-        (r"^\s*(?!do\b)(\S+) not \S+\s*$", r"\1"),
+        (r"^\s*(?!do\b)(\S+) not (?!\w*(?:ed|ful|ing|ary|able|good|true)\b)\S+\s*$", r"\1"),
         (r"\b(?:do|need|must) not\b|\bdont\b|\bno need (?:to|for)\b|\bneedn't\b", "don't"),
-        (r"\bdon't (?:want|like|need|have)(?: to)?\b|\bno (?:longer|more)\b|\bspare me\b", "don't"),
+        (r"\bdon't (?:(?:want|like|need)(?: to)?|have to)\b|\bspare me\b", "don't"),
+        (r"\bno (?:longer|more)\b", "don't"),
         (r"\b(?:leave|take) (?:the |your |all )*(\w+) (?:out|off)\b", r"skip \1"),
         (r"\b(?:leave|take) (?:out|off)\b|\benough (?:with|of)\b|\btoo (?:many|much)\b", "less"),
+        (r"(?<!too )\bfew words\b", "fewer words"),
+        (r"(?<!too )\b(?:a few|ein paar)\b", "some"),
         (r"\bnot enough\b|\btoo (?:few|little)\b|\bnicht genug\b|\bzu wenige?\b", "more"),
-        (r"\bzu viele?\b|\bauf keinen fall\b", "weniger"),
+        (r"\blass\b(.*)\bweg\b", r"\1 weg"),
+        (r"\bzu viele?\b|\b(?:schluss|weg) mit\b|\bauf keinen fall\b", "weniger"),
         (r"\bwould (?:be|have been) (?:nice|good|great|better|fine)\b|\bwould help\b", "more"),
         (r"\bwould have helped\b|\bwären? (?:schön|gut|nett)\b|\bhätte geholfen\b", "mehr"),
-        (r"\b(?:convert|switch|change)\b(?: it| them| to| into)*", "use"),
+        (r"\b(?:convert|switch|change)(?: it| them| everything)*(?: to| into)\b", "use"),
         (r"\bfrom now on\b|\bin (?:the )?future\b|\bab jetzt\b|\bin zukunft\b", ""),
         (r"\bevery (?:single )?time\b|\bjedes mal\b", ""),
         (r"\bor two\b|\b(?:here|now) and the(?:re|n)\b|\bgoing forward\b", ""),
@@ -85,11 +97,21 @@ _SCOPED = re.compile(
     r"|\b(?:both|either|nothing but|beides|nichts als)\b"
     r"|\bonly (?:for|in|at|on)\b|\bnur (?:bei|für|in)\b|\b(?:for|in|bei|für) \w+ (?:only|nur)\b"
 )
+# What tells of a reply, or of words that somebody else said, asks for nothing by itself.
+_TELLS = re.compile(
+    r"(?<!\bi )\b(?:says|said|wrote|called|named|titled?)\b"
+    r"|\d[^.]*, (?:not|nicht)\b"
+    r"|^\s*you (?:use|write|give|make|answer|reply|speak|talk|tell|ask|greet|praise|say)\b"
+    r"(?!.*\b(?:too|so)\b)"
+)
 _PRAISES = re.compile(r"\bi (?:really )?(?:like|love|prefer) it when you\b")
 _ASKS_FOR = re.compile(
     r"^\s*(?:(?:can|could|would|will|kannst|könntest|würdest) (?:you|du)|where (?:is|are))\b"
 )
-_ASKS = re.compile(r"\s*(?:how|why|what|who|which|wie|warum|wieso|was|wer|welche[rs]?)\b")
+_ASKS = re.compile(
+    r"\s*(?:(?:should|shall|must|may|do|does|did|soll|darf) (?:i|we|ich|wir)"
+    r"|how|why|what|who|which|wie|warum|wieso|was|wer|welche[rs]?)\b"
+)
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?\n]*")
 _CLAUSE = re.compile(r"[.,;:!?()\n]+|\band\b|\bund\b|\bbut\b|\baber\b")
 _WORD = re.compile(r"\w+(?:'\w+)?|[€$£]")
@@ -119,7 +141,8 @@ def clauses(text: str) -> list[Clause]:
     found = []
     for sentence in _SENTENCE.findall(text.casefold().replace("’", "'")):
         is_question = "?" in sentence and not _ASKS_FOR.search(sentence)
-        is_wish = not is_question and not _SCOPED.search(_PRAISES.sub("", sentence))
+        is_scoped = _SCOPED.search(_PRAISES.sub("", sentence))
+        is_wish = not (is_question or is_scoped or _TELLS.search(sentence))
         parts = [part for part in _CLAUSE.split(sentence) if not ALONE.issuperset(_telling(part))]
         begs = not BEGGING.isdisjoint(_WORD.findall(sentence))
         found += [_read(part, is_wish, begs or part is not parts[0]) for part in parts]
