@@ -173,6 +173,8 @@ RECIPES = {
             train_seconds=TrainConfig().train_seconds,
         ),
         recipe("combine-fours", method="combine", batch=4),  # a version after every fourth rating
+        # Twice the rank at the same scale.
+        recipe("combine-rank-16", method="combine", rank=16, alpha=32),
         recipe("combine-corrected", method="combine", corrects=True),
         recipe(
             "combine-unheld", method="combine",

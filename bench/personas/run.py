@@ -165,7 +165,8 @@ def first_evals(
 
 
 def run_cells(wanted: Sequence[Key], args: argparse.Namespace, found: Cells) -> None:
-    stack = new_stack()
+    rank = max(RECIPES[recipe].config.rank for recipe, _, _ in wanted)
+    stack = new_stack(lora_rank=str(rank))
     folder = Path(tempfile.mkdtemp(prefix="personas-"))
     try:
         url, key = args.vllm, args.vllm_key
