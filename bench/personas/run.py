@@ -129,8 +129,8 @@ def main() -> int:
     names = {(c["recipe"], c["person"], c["seed"]) for c in found if is_done(c, args)}
     wanted = [key for key in asked_for(args, found) if key not in names]
     number, of = (int(part) for part in args.shard.split("/"))
-    if wanted:
-        run_cells(wanted[number::of], args, found)
+    if mine := wanted[number::of]:
+        run_cells(mine, args, found)
     cells = done_cells(args.out)
     if args.quick:
         shutil.rmtree(args.out.parent)
