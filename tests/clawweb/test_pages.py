@@ -256,8 +256,12 @@ def test_every_method_can_be_chosen_for_a_job(as_alice: Client) -> None:
     for method in METHODS:
         assert JobIn(method=method).method == method
     (chosen,) = re.findall(r'data-post="/api/jobs" data-with="method ([^"]+)"', page)
-    assert set(chosen.split()) == {name for name in CHOICES if name in CHOOSABLE}
-    for name in chosen.split():
+    assert sorted(chosen.split()) == sorted(CHOOSABLE)
+    numbers = re.findall(r'type="number".*? name="settings.(\w+)" placeholder="([\d.]+)"', page)
+    assert {name: float(usual) for name, usual in numbers} == {
+        name: getattr(TrainConfig(), name) for name in CHOOSABLE if name not in CHOICES
+    }
+    for name in set(CHOOSABLE) & set(CHOICES):
         field = rf'<select id="{name}" name="settings.{name}".*?</select>'
         (choice,) = re.findall(field, page, re.DOTALL)
         values = re.findall(r'<option value="(\w+)">', choice)
