@@ -29,17 +29,17 @@ def longest(rows: Cells) -> Cells:
     turns when it was not asked it has what a shorter run of the same has, the latest of these."""
     found: dict[tuple[str, str, int], dict[str, Any]] = {}
     for row in rows:
-        key = _cell_of(row)
+        key = cell_of(row)
         if key not in found or row["turns"] >= found[key]["turns"]:
             found[key] = row
     for row in reversed(rows):
-        key = _cell_of(row)
+        key = cell_of(row)
         if row is not found[key] and _is_same(row, found[key]):
             found[key] = {**found[key], "evals": {**row["evals"], **found[key]["evals"]}}
     return list(found.values())
 
 
-def _cell_of(row: dict[str, Any]) -> tuple[str, str, int]:
+def cell_of(row: dict[str, Any]) -> tuple[str, str, int]:
     return row["recipe"], row["person"], row["seed"]
 
 

@@ -36,7 +36,7 @@ from bench.personas.people import PEOPLE
 from bench.personas.questions import HELD_OUT, HERE
 from bench.personas.recipes import QUICK, RECIPES, made_with
 from bench.personas.report import write_report
-from bench.personas.rows import DEFAULT, Cells, longest
+from bench.personas.rows import DEFAULT, Cells, cell_of, longest
 from bench.personas.stages import FIRST_PEOPLE, Key, first_stage, second_stage
 from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
@@ -126,7 +126,7 @@ def main() -> int:
         args.recipes, args.people, args.seeds, args.turns = [DEFAULT], ["short"], [0], QUICK_TURNS
         args.held_out, args.out = QUICK_ASKED, Path(tempfile.mkdtemp()) / "cells.jsonl"
     found = done_cells(args.out)
-    names = {(c["recipe"], c["person"], c["seed"]) for c in found if is_done(c, args)}
+    names = {cell_of(c) for c in found if is_done(c, args)}
     wanted = [key for key in asked_for(args, found) if key not in names]
     number, of = (int(part) for part in args.shard.split("/"))
     if mine := wanted[number::of]:

@@ -16,6 +16,7 @@ from bench.personas.rows import (
     DEFAULT,
     UPSTREAMS,
     Cells,
+    cell_of,
     grid,
     middle,
     of,
@@ -107,7 +108,7 @@ def mean_satisfied(cells: Cells, recipe: str, turns: int) -> float | None:
 
 def stages(cells: Cells) -> list[str]:
     """How much of both has run, and how far: what has not is not known. `cells`: one of a key."""
-    have = {(cell["recipe"], cell["person"], cell["seed"]): cell["turns"] for cell in cells}
+    have = {cell_of(cell): cell["turns"] for cell in cells}
     second = second_stage(cells)
     best = ", ".join(f"`{recipe}`" for recipe in recipes_of(second))
     rows = [_line("first", "all", first_stage(), have), _line("second", best, second, have)]

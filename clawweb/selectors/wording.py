@@ -39,7 +39,7 @@ sollte
 """
 _BETWEEN = """
 in with as of by at to into on every each everything all being
-tone manner register style needed necessary straight also
+tone manner register style needed necessary straight
 mit im als auf den dem einfach
 """
 NO = frozenset(_NO.split())
@@ -48,6 +48,7 @@ SO = frozenset({"so", "very", "such", "sehr"})  # "so formal" complains; "not so
 BEGGING = frozenset({"please", "pls", "plz", "bitte"})
 WISHING = frozenset(_WISHING.split())
 EMPTY = FILLERS | NO | WISHING | frozenset(_BETWEEN.split())
+_PRAISE = r"\bi (?:really )?(?:like|love|prefer) it when you\b"  # the "when" of no sort of request
 # In this order: "too few" before "a few", "not too many" before "too many". The ways of saying a
 # pole go through them as well.
 _LONGER_WAYS = tuple(
@@ -61,7 +62,7 @@ _LONGER_WAYS = tuple(
         (r"\b(?:not|don't|do not|nicht) (?:just|only|bloß|nur)\b", "don't merely"),
         (r"\banswer(?:ed|ing)? (?:my|the|this|that) question\b", "attend"),
         (r"\b(?:instead of|rather than|anstatt|statt)\b[^,]*", ""),
-        (r"\bi (?:really )?(?:like|love|prefer) it when you\b|\bi'd rather have\b", "more"),
+        (_PRAISE + r"|\bi'd rather have\b", "more"),
         (r"\byou (?:never|(?:don't|do not)(?! (?:need|have)\b))|\bwhere (?:is|are)\b", "more"),
         (r"\bnot too (?:many|much)\b", "less"),
         (r"\byou (?:always|keep)\b|\b(?:is|are) not for me\b|\bmeans? nothing to me\b", "less"),
@@ -104,7 +105,6 @@ _TELLS = re.compile(
     r"|^\s*you (?:use|write|give|make|answer|reply|speak|talk|tell|ask|greet|praise|say)\b"
     r"(?!.*\b(?:too|so)\b)"
 )
-_PRAISES = re.compile(r"\bi (?:really )?(?:like|love|prefer) it when you\b")
 _ASKS_FOR = re.compile(
     r"^\s*(?:(?:can|could|would|will|kannst|könntest|würdest) (?:you|du)|where (?:is|are))\b"
 )
@@ -141,7 +141,7 @@ def clauses(text: str) -> list[Clause]:
     found = []
     for sentence in _SENTENCE.findall(text.casefold().replace("’", "'")):
         is_question = "?" in sentence and not _ASKS_FOR.search(sentence)
-        is_scoped = _SCOPED.search(_PRAISES.sub("", sentence))
+        is_scoped = _SCOPED.search(re.sub(_PRAISE, "", sentence))
         is_wish = not (is_question or is_scoped or _TELLS.search(sentence))
         parts = [part for part in _CLAUSE.split(sentence) if not ALONE.issuperset(_telling(part))]
         begs = not BEGGING.isdisjoint(_WORD.findall(sentence))
