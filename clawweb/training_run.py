@@ -124,7 +124,13 @@ def _version(job: TrainingJob, keeper: Keeper) -> bool:
         jobs.advance(job, state=JobState.TRAINING, phase=_RATED, config=asdict(settings))
         result = _train(job, base, model, settings, parent, keeper)
         clock.took("train")
-        jobs.advance(job, state=JobState.GATING, phase=_GATE, timings=clock.seconds)
+        jobs.advance(
+            job,
+            state=JobState.GATING,
+            phase=_GATE,
+            timings=clock.seconds,
+            config=_trained_with(settings, result.config),
+        )
         wishes = _wishes(job)
         told = neutral_prompts(), wishes, settings, check
         way = step_back(base, model, parent, *told)
@@ -304,6 +310,14 @@ def _train_config(job: TrainingJob) -> TrainConfig:
         train_seconds=settings.train_seconds,
         max_tokens=settings.train_tokens,
     )
+
+
+def _trained_with(asked: TrainConfig, trained: TrainConfig) -> dict[str, Any]:
+    """The settings of a job's row; what thumbs alone changed of them is in `trained_as`, so that
+    another attempt begins with what was asked for."""
+    before, after = asdict(asked), asdict(trained)
+    changed = {name: value for name, value in after.items() if value != before[name]}
+    return {**before, "trained_as": changed} if changed else before
 
 
 def _baseline(user: User) -> Baseline:

@@ -99,6 +99,7 @@ def train(
         stopped = _rest_on_thumbs(run, kto, thumbs) or stopped
     rewards = [s.reward for s in samples if s.reward is not None and s.id in trained]
     return TrainResult(
+        config=config,
         steps=run.step,
         trained=trained,
         dropped=dropped,

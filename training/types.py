@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from training.advantages import Baseline
+from training.config import TrainConfig
 
 RATED = "rated"  # on the replies that were rated
 REANSWER = "reanswer"  # on the current adapter's own new answers to the same prompts
@@ -46,6 +47,7 @@ class StepMetrics:
 class TrainResult:
     """What a run did with each sample, and what the next job of this user starts from."""
 
+    config: TrainConfig  # as it was given, but for what thumbs alone change
     steps: int  # optimizer steps made
     trained: tuple[int, ...]  # ids of the samples that trained
     dropped: Mapping[int, str]  # sample id -> reason

@@ -255,7 +255,19 @@ def _job_row(job: TrainingJob) -> dict[str, Any]:
         "left": seconds_left(job),
         "advice": _advice(job),
         "method_words": METHOD_WORDS.get(job.method, ""),
+        "trained_as": job.config.get("trained_as", {}),
+        "settings": _settings(job.config),
     }
+
+
+def _settings(known: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Each setting as the job trained with it; and what had been asked for, where that differs."""
+    trained = known.get("trained_as", {})
+    asked = [(name, value) for name, value in known.items() if name != "trained_as"]
+    return [
+        (name, trained.get(name, value), value if name in trained else None)
+        for name, value in asked
+    ]
 
 
 def _took(job: TrainingJob) -> str:

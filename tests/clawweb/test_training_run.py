@@ -274,6 +274,28 @@ def test_a_thumb_up_trains_by_reward_alone(alice, monkeypatch):
     assert job.timings["baseline"]["mean"] == pytest.approx(0.1)
 
 
+def test_the_row_and_the_page_of_a_job_say_that_thumbs_alone_trained_by_kto(alice, client):
+    up(sampled(alice, 1))
+    feedback.rate_turn(turn=sampled(alice, 2), author=alice, changes={"value": -1, "final": True})
+    job = jobs.queue_job(user=alice)
+    training_run.run(job.public_id)
+    job.refresh_from_db()
+    assert job.config["method"] == "combine"
+    assert job.config["trained_as"]["method"] == "kto"
+    assert job.config["trained_as"]["batch_size"] == job.config["thumbs_batch"]
+    client.force_login(alice)
+    page = client.get(f"/jobs/{job.public_id}/").content.decode()
+    assert "without hints: trained by kto" in page
+    assert f"<dd>{job.config['thumbs_batch']} <span" in page
+
+
+def test_a_job_with_hints_trained_as_it_was_asked_to(alice):
+    job = job_of(alice)
+    training_run.run(job.public_id)
+    job.refresh_from_db()
+    assert "trained_as" not in job.config
+
+
 def test_a_cancelled_job_ends_without_a_version(alice):
     job = job_of(alice)
     real = jobs.record_step
