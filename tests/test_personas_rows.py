@@ -48,7 +48,7 @@ def test_a_row_of_another_recipe_than_todays_is_not_done(tmp_path: Path) -> None
     assert is_done(new, Namespace(turns=None, held_out=2))  # as it was asked for then
 
 
-def test_the_published_rows_are_of_todays_recipes() -> None:
+def test_the_published_rows_are_of_todays_settings() -> None:
     assert len(done_cells(PUBLISHED)) == len(PUBLISHED.read_text(encoding="utf-8").splitlines())
 
 

@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 
 from bench.personas.aims import aims
+from bench.personas.pairs import beside
 from bench.personas.questions import HELD_OUT
-from bench.personas.recipes import SERVED
+from bench.personas.recipes import SERVED, THUMBS_SERVED, TRAINER
 from bench.personas.report import (
     arithmetic,
     asked_more,
-    beside,
     by_earlier_trainers,
     table,
     write_report,
 )
 from bench.personas.rows import DEFAULT, shared
+from bench.personas.stages import FIRST_PEOPLE
 from tests.test_personas_report import row_of, thumbed
 
 
@@ -67,6 +68,31 @@ def test_a_leak_that_has_gone_by_the_end_is_one_where_it_was() -> None:
     assert after_16.endswith("**no** |")
     assert after_32.startswith("| after 32 a wish")
     assert after_32.endswith("| yes |")
+
+
+def test_a_leak_of_what_is_served_is_told_beside_the_benchs() -> None:
+    rows = [leaky(seed, 48) for seed in (0, 1, 2)]
+    rows += [{**leaky(seed, 24), "recipe": SERVED} for seed in (0, 1, 2)]
+    ours, served = [line for line in aims(rows) if "leaks into nothing else" in line]
+    assert ours.endswith("| yes |")
+    assert served.startswith("| after 64 as `make run` serves it a wish about recipes")
+    assert served.endswith("**no** |")
+
+
+def test_thumbs_alone_as_served_are_told_beside_the_benchs() -> None:
+    def said(*afters: list[int]) -> str:
+        rows = [
+            {**thumbed(seed, [1] * 4 + [0] * 20, after), "recipe": THUMBS_SERVED}
+            for seed, after in enumerate(afters)
+        ]
+        (line,) = [line for line in aims(rows) if f"`{THUMBS_SERVED}`, below" in line]
+        assert len([line for line in aims(rows) if "thumbs alone above" in line]) == 0
+        return line
+
+    better, same = [1] * 24, [1] * 4 + [0] * 20
+    assert said(better, better, better).endswith("| short +0.833 after 64, p 0.0001 | yes |")
+    assert said(better).endswith("| short +0.833 after 64, p 0.0001 on 1 seed | **no** |")
+    assert said(same, same, same).endswith("| short +0.000 after 64, p 1.0000 | **no** |")
 
 
 def as_served(seed: int, share: int, **more: Any) -> dict[str, Any]:
@@ -120,6 +146,35 @@ def test_the_default_stands_beside_its_rival_pair_by_pair() -> None:
     rows[3]["made_with"] = {"trainer": 4}
     assert "| 16 | all | 2 |" in "\n".join(beside(rows))
     assert "of one trainer" not in "\n".join(beside(rows))
+
+
+def test_the_winner_is_told_apart_by_pairs_that_differ_in_nothing_else() -> None:
+    def said(*ours: int, opd: int = 4, trainer: int = TRAINER) -> str:
+        """Of eight questions, how many pass after 16: person by person, and so many by opd."""
+        rows = []
+        for person, count in zip(FIRST_PEOPLE, ours, strict=True):
+            for recipe, passed in ((DEFAULT, count), ("opd", opd)):
+                found = {"satisfied": 0.5, "nll": 1.0, "passed": [1] * passed + [0] * (8 - passed)}
+                row = row_of(recipe, person=person, evals={"0": found, "16": found})
+                made = {"made_with": {"trainer": trainer if recipe == "opd" else TRAINER}}
+                rows.append(row | made)
+        (line,) = [line for line in aims(rows) if "the default is the winner" in line]
+        return line
+
+    assert said(7, 7, 8).endswith("differ in nothing else: +0.417 ± 0.042 | yes |")
+    assert said(2, 8, 3).endswith("+0.042 ± 0.232 | highest, not told apart |")
+    assert said(1, 7, 3).endswith("-0.042 ± 0.220 | **not told apart** |")
+    assert said(2, 2, 1).endswith("-0.292 ± 0.042 | **no** |")
+    assert said(2, 8, 3, trainer=1).endswith("`opd` 0.500 | yes |")  # by the ranking alone
+
+
+def test_the_table_says_whose_trainers_its_rows_are() -> None:
+    rows = [
+        row_of(seed=seed) | {"made_with": {"trainer": trainer}}
+        for seed, trainer in ((0, 1), (1, 4))
+    ]
+    assert f"trainer's number, 1 by 1, 1 by {TRAINER}" in table(rows)
+    assert "trainer's number" not in table(rows[1:])
 
 
 def test_rows_are_compared_on_the_questions_that_every_row_was_asked() -> None:

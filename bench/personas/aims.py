@@ -9,7 +9,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from bench.personas.recipes import RECIPES, SERVED
+from bench.personas.pairs import gap
+from bench.personas.recipes import RECIPES, SERVED, THUMBS_SERVED
 from bench.personas.rows import (
     AT_ONCE,
     DEFAULT,
@@ -58,6 +59,7 @@ def aims(cells: Cells) -> list[str]:
         *_leaks(cells),
         _sooner(cells),
         *_thumbs(cells),
+        _thumbs_served(cells),
         _winner(cells),
     ]
     kept = [row for row in rows if row]
@@ -158,15 +160,18 @@ def _drift_elsewhere(cells: Cells) -> list[str]:
 def _leaks(cells: Cells) -> list[list[str]]:
     """Of people whose wish is about one kind of request, after the turns that all were asked after,
     of those that shares are asked for; or after their last."""
-    group = [cell for cell in of(cells, recipe=DEFAULT) if "rest" in cell["evals"]["0"]]
-    if not group:
-        return []
-    marks = [str(turns) for turns, _ in SATISFIED]
-    asked = [turns for turns in marks if all(turns in cell["evals"] for cell in group)]
-    return [_leak(group, turns) for turns in asked or [min(map(last, group), key=int)]]
+    rows, marks = [], [str(turns) for turns, _ in SATISFIED]
+    for recipe in (DEFAULT, SERVED):
+        group = [cell for cell in of(cells, recipe=recipe) if "rest" in cell["evals"]["0"]]
+        if group:
+            asked = [turns for turns in marks if all(turns in cell["evals"] for cell in group)]
+            how = " as `make run` serves it" if recipe == SERVED else ""
+            ends = asked or [min(map(last, group), key=int)]
+            rows += [_leak(group, turns, how) for turns in ends]
+    return rows
 
 
-def _leak(group: Cells, turns: str) -> list[str]:
+def _leak(group: Cells, turns: str, how: str) -> list[str]:
     """Is either kind kept less than before, in the mean of the seeds or on one of them?"""
     seeds = [[cell] for cell in sorted(group, key=lambda cell: cell["seed"])]
     shown, lost, asked = [], [], 0
@@ -184,7 +189,8 @@ def _leak(group: Cells, turns: str) -> list[str]:
         shown.append(f"{kind} {told}")
         asked += len(mean)
     words = (
-        f"after {turns} a wish about recipes leaks into nothing else: no loss with p < {LIKELY},"
+        f"after {turns}{how} a wish about recipes leaks into nothing else: no loss with"
+        f" p < {LIKELY},"
         f" nor on one of n seeds with p < {LIKELY} / n"
     )
     reached = f"{', '.join(shown)}, {asked} questions, {len(group)} seeds"
@@ -297,6 +303,20 @@ def _thumbs(cells: Cells) -> list[list[str]]:
     return rows
 
 
+def _thumbs_served(cells: Cells) -> list[str]:
+    """What the product's jobs make of thumbs alone, of everybody who ran."""
+    group = of(cells, recipe=THUMBS_SERVED)
+    shown, is_met = [], bool(group)
+    for person in people_of(group):
+        ran = of(group, person=person)
+        differences = gains(ran)
+        gain, p = statistics.fmean(differences), chance(differences)
+        shown.append(f"{person} {gain:+.3f} after {lasts(ran)}, p {p:.4f}{_few(len(ran))}")
+        is_met &= p < LIKELY and len(ran) >= ENOUGH
+    words = f"the same as `make run` serves it (`{THUMBS_SERVED}`, below)"
+    return [words, "; ".join(shown), _met(is_met)] if shown else []
+
+
 def _refused(group: Cells) -> str:
     count = sum(cell["gate"] is not None and not cell["gate"]["accepted"] for cell in group)
     return f", of which the gate refuses the last version of {count}" if count else ""
@@ -307,7 +327,7 @@ def _of_thumbs(person: str, base: float) -> str:
 
 
 def _winner(cells: Cells) -> list[str]:
-    """By what the first stage is for."""
+    """By what the first stage is for, and by all pairs with the nearest of the others."""
     means = methods(of(cells, seed=FIRST_SEED))
     if DEFAULT not in means:
         return []
@@ -317,4 +337,11 @@ def _winner(cells: Cells) -> list[str]:
     if told := told_answers(of(cells, seed=FIRST_SEED)):
         others = ", ".join(f"`{name}` {mean:.3f}" for name, mean in told.items())
         shown += f"; not ranked, as their person also writes the answer: {others}"
-    return [words, shown, _met(means[DEFAULT] == max(means.values()))]
+    is_met = means[DEFAULT] == max(means.values())
+    others = sorted(means.keys() - {DEFAULT}, key=lambda name: -means[name])
+    if others and (found := gap(cells, others[0], JUDGED_AT, alike=True)):
+        shown += f"; {found.pairs} pairs with `{others[0]}` that differ in nothing else: {found}"
+        if not found.is_told_apart:
+            return [words, shown, "highest, not told apart" if is_met else "**not told apart**"]
+        is_met &= found.mean > 0
+    return [words, shown, _met(is_met)]

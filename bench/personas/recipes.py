@@ -138,6 +138,8 @@ ALL_SETS: dict[str, Any] = {"reanswer_sets": "all", **ONE_BOOST}
 UNBOOSTED: dict[str, Any] = {"hint_boost": 0.0, "hint_boost_again": 0.0}
 
 SERVED = "combine-as-served"
+THUMBS_SERVED = "thumbs-as-served"  # and never a word
+AS_SERVED = (SERVED, THUMBS_SERVED)
 
 RECIPES = {
     each.name: each
@@ -167,10 +169,12 @@ RECIPES = {
         ),
         recipe("combine-at-once", method="combine", at_once=True),  # what the product can do, too
         # And within the time that a job has there.
-        recipe(SERVED, method="combine", as_served=True, train_seconds=TrainConfig().train_seconds),
-        recipe(
-            "kto-as-served", method="kto", words=False, as_served=True,
-            train_seconds=TrainConfig().train_seconds,
+        *(
+            recipe(
+                name, method="combine", words=name == SERVED, as_served=True,
+                train_seconds=TrainConfig().train_seconds,
+            )
+            for name in AS_SERVED
         ),
         recipe("combine-fours", method="combine", batch=4),  # a version after every fourth rating
         # Twice the rank at the same scale.

@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from bench.personas.aims import aims
 from bench.personas.curves import curves, write_png
 from bench.personas.older import had_fewer_sets, is_lossy, lacks_thumbs, seeds_of, trainer_of
+from bench.personas.pairs import beside
 from bench.personas.people import PEOPLE
 from bench.personas.questions import HELD_OUT
-from bench.personas.recipes import SERVED, VARIATIONS
+from bench.personas.recipes import AS_SERVED, SERVED, THUMBS_SERVED, TRAINER, VARIATIONS
 from bench.personas.rows import (
     DEFAULT,
     GAIN,
@@ -34,7 +34,6 @@ from bench.personas.rows import (
     question_nats,
     races,
     rates,
-    shared,
     turns_to_three,
     unseen,
     values,
@@ -43,9 +42,6 @@ from bench.personas.rows import (
 from bench.personas.stages import recipes_of, second_stage, stages
 from bench.personas.thumbs import thumbs
 from training.config import TrainConfig
-
-RIVAL = "opd"  # the default before
-ALIKE = "of one trainer and precision"
 
 
 def write_report(rows: Cells, folder: Path) -> None:
@@ -65,7 +61,7 @@ def write_report(rows: Cells, folder: Path) -> None:
 
 def table(cells: Cells) -> str:
     """Per recipe and person the medians over seeds, then what they say together."""
-    benched = [cell for cell in cells if cell["recipe"] != SERVED]
+    benched = [cell for cell in cells if cell["recipe"] not in AS_SERVED]
     turns = sorted({int(n) for cell in benched for n in cell["evals"]})
     compared = [cell for cell in benched if cell["recipe"] not in VARIATIONS]
     varied = [cell for cell in benched if cell["recipe"] in VARIATIONS]
@@ -86,6 +82,7 @@ def table(cells: Cells) -> str:
         f"people is below, `{SERVED}`. `never in N`: not within N rated turns.",
         "`tokens`: the mean length of those replies, at first → at the end; at most 160.",
         "Seconds per update are of several machines, mostly with two or three cells at once.",
+        *trainers(cells),
         *arithmetic(cells),
         *by_earlier_trainers(cells),
         *asked_more(cells),
@@ -128,6 +125,18 @@ def arithmetic(cells: Cells) -> list[str]:
     but = f" Of those in bf16 {older} were sampled from with less than they had learned, `lossy`"
     said = f"{but} (docs/LOG.md, Rounding to bf16 once)." if older else ""
     return [f"Rows were trained in mixed arithmetic: {shares}.{said}"]
+
+
+def trainers(cells: Cells) -> list[str]:
+    """How many rows are of today's trainer, where some are not."""
+    found = Counter(map(trainer_of, cells))
+    if set(found) <= {TRAINER}:
+        return []
+    counts = ", ".join(f"{found[number]} by {number}" for number in sorted(found))
+    return [
+        f"Rows stay until they are run again: of these, by the trainer's number, {counts}",
+        f"(today's is {TRAINER}; marks say which of them learned otherwise).",
+    ]
 
 
 def by_earlier_trainers(cells: Cells) -> list[str]:
@@ -193,11 +202,13 @@ def mean_over(cells: Cells, turns: Sequence[int], people: Sequence[str], which: 
 
 def served(cells: Cells) -> list[str]:
     """What a job of the product makes of the same people, on questions that were never tuned on."""
-    group = of(cells, recipe=SERVED)
+    group = [cell for cell in cells if cell["recipe"] in AS_SERVED]
     turns = sorted({int(n) for cell in group for n in cell["evals"]})
     rows = []
-    for person in people_of(group):
-        ran = of(group, person=person)
+    for recipe, person in product(AS_SERVED, people_of(group)):
+        ran = of(group, recipe=recipe, person=person)
+        if not ran:
+            continue
         updates = [update for cell in ran for update in cell["updates"]]
         refused = sum(not update["accepted"] for update in updates)
         steps = statistics.median(update["steps"] for update in updates)
@@ -206,48 +217,20 @@ def served(cells: Cells) -> list[str]:
             statistics.median(cell["gate"][name] for cell in ran)
             for name in ("drift_elsewhere", "drift_elsewhere_limit")
         )
-        row = [person, seeds_of(ran), *map(spread, shares), f"{drifts:.2f} ({limits:.2f})"]
+        told = f"{person}, thumbs alone" if recipe == THUMBS_SERVED else person
+        row = [told, seeds_of(ran), *map(spread, shares), f"{drifts:.2f} ({limits:.2f})"]
         rows.append([*row, f"{refused} of {len(updates)}", f"{steps:.0f}", seconds(ran)])
     head = ["person", "seeds", *(f"{n} turns" for n in turns), "drift elsewhere (limit)"]
     said = [
         "What `make run` makes of the people whom the first aims are about, and of the one whose",
-        f"wish could leak (`{SERVED}`): no set of re-answers is begun",
-        f"that would end after {TrainConfig().train_seconds:.0f} s, every fifth rating after a",
-        "first version is kept for the gate, so that jobs begin at 8, 18, 28, 38 rated turns, and",
-        "a version that the gate refuses answers nobody. Satisfied: of held-out questions after",
-        f"the first {HELD_OUT}, which settings were chosen on. Drift: on questions of a kind that",
-        "the way back never saw. Seconds with the gate's.",
+        f"wish could leak (`{SERVED}`; who never says a word: `{THUMBS_SERVED}`). No set of",
+        f"re-answers is begun that would end after {TrainConfig().train_seconds:.0f} s, every",
+        "fifth rating after a first version is kept for the gate, so that jobs begin at 8, 18, 28,",
+        "38 rated turns, and a version that the gate refuses answers nobody. Satisfied: of held-out",
+        f"questions after the first {HELD_OUT}, which settings were chosen on. Drift: on questions",
+        "of a kind that the way back never saw. Seconds with the gate's.",
     ]
     return [*said, "", *grid([*head, "refused", "steps", "s per update"], rows)] if rows else []
-
-
-def beside(cells: Cells) -> list[str]:
-    """The default and its nearest rival, pair by pair of the same person and seed, on the questions
-    that every row was asked: all pairs, and those that differ in nothing else."""
-    rows = []
-    for turns, alike in product((8, 16, 32), (False, True)):
-        ours, theirs = (
-            {_pair(c, alike): passed
-             for c in of(cells, recipe=name) if (passed := shared(c, turns))}
-            for name in (DEFAULT, RIVAL)
-        )  # fmt: skip
-        both = [zip(ours[key], theirs[key], strict=False) for key in ours.keys() & theirs.keys()]
-        gaps = [statistics.fmean(our - their for our, their in pair) for pair in both]
-        if len(gaps) > 1:
-            error = statistics.stdev(gaps) / math.sqrt(len(gaps))
-            gap = f"{statistics.fmean(gaps):+.3f} ± {error:.3f}"
-            rows.append([str(turns), ALIKE if alike else "all", str(len(gaps)), gap])
-    said = [
-        f"`{DEFAULT}` minus `{RIVAL}` in satisfied, by person and seed (± the mean's standard",
-        "error; within two of which neither is the better). Of all pairs most differ in trainer",
-        "and precision, too:",
-    ]
-    return [*said, "", *grid(["turns", "rows", "pairs", "difference"], rows)] if rows else []
-
-
-def _pair(cell: dict[str, Any], alike: bool) -> tuple[Any, ...]:
-    made = (trainer_of(cell), cell.get("dtype")) if alike else ()
-    return (cell["person"], cell["seed"], *made)
 
 
 def sooner(cells: Cells) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from bench.personas.people import PEOPLE
 from bench.personas.questions import is_recipe, questions_for
-from bench.personas.recipes import RECIPES
+from bench.personas.recipes import AS_SERVED, RECIPES
 from bench.personas.rows import SHARE, Cells, grid, last, lasts, of, people_of, values
 
 DRAWS = 10_000  # of the bootstrap
@@ -28,9 +28,9 @@ def thumbs(cells: Cells) -> list[str]:
 
 
 def of_thumbs_alone(cells: Cells) -> dict[str, Cells]:
-    """By recipe, the rows of those who said no word and had an update."""
+    """By recipe of the bench, the rows of those who said no word and had an update."""
     found = {}
-    for recipe in sorted({cell["recipe"] for cell in cells}):
+    for recipe in sorted({cell["recipe"] for cell in cells} - {*AS_SERVED}):
         group = of(cells, recipe=recipe)
         is_thumb = recipe in RECIPES and RECIPES[recipe].is_thumb
         if is_thumb and any(cell["updates"] for cell in group):
