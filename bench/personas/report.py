@@ -227,8 +227,8 @@ def served(cells: Cells) -> list[str]:
         f"re-answers is begun that would end after {TrainConfig().train_seconds:.0f} s, every",
         "fifth rating after a first version is kept for the gate, so that jobs begin at 8, 18, 28,",
         "38 rated turns, and a version that the gate refuses answers nobody. Satisfied: of",
-        f"held-out questions after the first {HELD_OUT}, which settings were chosen on. Drift: on questions",
-        "of a kind that the way back never saw. Seconds with the gate's.",
+        f"held-out questions after the first {HELD_OUT}, which settings were chosen on.",
+        "Drift: on questions of a kind that the way back never saw. Seconds with the gate's.",
     ]
     return [*said, "", *grid([*head, "refused", "steps", "s per update"], rows)] if rows else []
 
