@@ -199,6 +199,11 @@ def test_rows_whose_samples_had_lost_a_part_of_their_version_are_counted() -> No
     (said,) = arithmetic([exact, lossy, newer])
     assert "2 in bf16, 1 in fp32. Of those in bf16 1 were sampled from with less" in said
     assert f"| short | {DEFAULT} | 2, 1 lossy |" in table([lossy, {**newer, "seed": 1}])
+    never_sampled = [lossy | {"recipe": name} for name in ("openclaw-hybrid", "sft", "TRL kto")]
+    (said,) = arithmetic([exact, *never_sampled])
+    assert "lossy" not in said
+    (said,) = arithmetic([exact, lossy | {"recipe": "kto"}])  # which is moved back
+    assert "in bf16 1 were sampled" in said
     (said,) = arithmetic([exact, newer])
     assert said == "Rows were trained in mixed arithmetic: 1 in bf16, 1 in fp32."
 

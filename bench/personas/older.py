@@ -19,7 +19,14 @@ def trainer_of(row: Row) -> int:
 
 
 def is_lossy(row: Row) -> bool:
-    """Whether the first trainer made it in bf16, which sampled from less than was learned."""
+    """Whether the first trainer made it in bf16, which sampled from less than was learned: replies
+    answered anew, and those that the way back looks at. Upstream's recipes and the rivals that are
+    not ours to train have neither; of theirs only the gate's own measures were of such replies."""
+    recipe = RECIPES[row["recipe"]]
+    config = recipe.config
+    samples = recipe.steps_back or (config.distils and config.max_steps > 1)
+    if recipe.learns != "train" or not samples:
+        return False
     return bool(row["updates"]) and row.get("dtype") == "bf16" and trainer_of(row) == 1
 
 
