@@ -66,12 +66,11 @@ def train(
     """Train `model`'s adapter on one job's samples.
 
     The rated replies train once, in ceil(n / batch_size) steps; thumbs alone as often as `config`
-    says. Then up to max_steps - 1 times, fewer the more of them were liked, the current adapter
-    answers the hinted prompts anew, without the hint, and is distilled under it. `replay`: older
-    samples, oldest first: the newest hinted are answered anew, the liked may be shown to the
-    teacher or be held to, KTO's steps rest on their thumbs. `check` is called at each micro-batch
-    and sampled token; what it raises ends the run; `enough`, asked after each step, ends it in
-    order. Raises NoSignal when no sample can train, Diverged at a bad gradient.
+    says. Then up to max_steps - 1 times, fewer the more were liked, the current adapter answers the
+    hinted prompts anew, without the hint, and is distilled under it. `replay`: older samples,
+    oldest first: the newest hinted are answered anew, the liked may be shown to the teacher or be
+    held to, KTO's steps rest on their thumbs. `check`, at each micro-batch and sampled token, may
+    raise; `enough`, after each step, ends it. NoSignal: nothing can train; Diverged: bad gradient.
     """
     run = _Run(base=base, model=model, config=config, on_step=on_step, check=check, clock=clock)
     run.started, run.enough = clock(), enough
