@@ -190,8 +190,7 @@ def _leak(group: Cells, turns: str, how: str) -> list[str]:
         asked += len(mean)
     words = (
         f"after {turns}{how} a wish about recipes leaks into nothing else: no loss with"
-        f" p < {LIKELY},"
-        f" nor on one of n seeds with p < {LIKELY} / n"
+        f" p < {LIKELY}, nor on one of n seeds with p < {LIKELY} / n"
     )
     reached = f"{', '.join(shown)}, {asked} questions, {len(group)} seeds"
     return [words, reached, _met(min(lost) >= LIKELY and len(group) >= ENOUGH)]
@@ -306,7 +305,7 @@ def _thumbs(cells: Cells) -> list[list[str]]:
 def _thumbs_served(cells: Cells) -> list[str]:
     """What the product's jobs make of thumbs alone, of everybody who ran."""
     group = of(cells, recipe=THUMBS_SERVED)
-    shown, is_met = [], bool(group)
+    shown, is_met = [], True
     for person in people_of(group):
         ran = of(group, person=person)
         differences = gains(ran)
@@ -332,15 +331,15 @@ def _winner(cells: Cells) -> list[str]:
     if DEFAULT not in means:
         return []
     words = f"the default is the winner of the first stage, after {JUDGED_AT} rated turns"
-    best = sorted(means, key=lambda name: -means[name])[:BEST]
-    shown = ", ".join(f"`{name}` {means[name]:.3f}" for name in best)
+    ranked = sorted(means, key=lambda name: -means[name])
+    shown = ", ".join(f"`{name}` {means[name]:.3f}" for name in ranked[:BEST])
     if told := told_answers(of(cells, seed=FIRST_SEED)):
         others = ", ".join(f"`{name}` {mean:.3f}" for name, mean in told.items())
         shown += f"; not ranked, as their person also writes the answer: {others}"
     is_met = means[DEFAULT] == max(means.values())
-    others = sorted(means.keys() - {DEFAULT}, key=lambda name: -means[name])
-    if others and (found := gap(cells, others[0], JUDGED_AT, alike=True)):
-        shown += f"; {found.pairs} pairs with `{others[0]}` that differ in nothing else: {found}"
+    nearest = next((name for name in ranked if name != DEFAULT), None)
+    if nearest and (found := gap(cells, nearest, JUDGED_AT, alike=True)):
+        shown += f"; {found.pairs} pairs with `{nearest}` that differ in nothing else: {found}"
         if not found.is_told_apart:
             return [words, shown, "highest, not told apart" if is_met else "**not told apart**"]
         is_met &= found.mean > 0

@@ -255,8 +255,6 @@ def _job_row(job: TrainingJob) -> dict[str, Any]:
         "left": seconds_left(job),
         "advice": _advice(job),
         "method_words": METHOD_WORDS.get(job.method, ""),
-        "trained_as": job.config.get("trained_as", {}),
-        "settings": _settings(job.config),
     }
 
 
@@ -294,6 +292,7 @@ def _job_context(user: User, job: TrainingJob) -> dict[str, Any]:
     return {
         "job": _job_row(job),
         "own": own,
+        "settings": _settings(job.config),
         # Hints and replies are the owner's; an admin sees how many there are.
         "job_samples": _job_samples(job) if own else [],
         "uses": uses_of_samples(job),
