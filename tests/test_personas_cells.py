@@ -23,6 +23,7 @@ from bench.personas.rival import schedule
 from bench.personas.rows import DEFAULT
 from bench.personas.sets import RULES, Ruled
 from bench.personas.sft import sft_update
+from rollouts.errors import EngineUnavailable
 from rollouts.hints import prompted_messages
 from rollouts.types import BASE, Message, Policy, Rollout, Sample, SamplingParams
 from training.base import Base, load_base
@@ -59,9 +60,9 @@ class Stage(Lab):
         )
 
 
-class NoEngine:
+class GoneEngine:
     async def unload(self, policy: Policy) -> None:
-        """Nothing is served here."""
+        raise EngineUnavailable("the server was stopped when the last question was answered")
 
 
 @pytest.fixture(scope="module")
@@ -171,9 +172,10 @@ def test_as_served_every_fifth_rating_after_a_version_is_the_gates(
         cell.policy = replace(BASE, adapter="a", version=len(batches), path="a")
 
     monkeypatch.setattr(Cell, "learn", learn)
-    monkeypatch.setattr(stage, "engine", NoEngine())
+    monkeypatch.setattr(stage, "engine", GoneEngine())
     cell = cell_of(stage, SERVED)
-    cell.run(38, with_gate=False)
+    row = cell.run(38, with_gate=False)
+    assert row["turns"] == 38  # a server that is gone by then costs no row
     assert batches == [
         [1, 2, 3, 4, 5, 6, 7, 8],
         [9, 11, 12, 13, 14, 16, 17, 18],

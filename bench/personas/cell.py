@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import statistics
 import time
@@ -98,8 +97,7 @@ class Cell:
             "updates": self.updates,
             "gate": self.gate() if with_gate else None,
         }
-        if not self.policy.is_base:
-            asyncio.run(self.lab.engine.unload(self.policy))
+        self.lab.unload(self.policy)
         return cell
 
     def to_update(self, done: int) -> int:
