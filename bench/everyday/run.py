@@ -55,6 +55,7 @@ HINT = "Please answer in one or two short sentences, at most 30 words. No lists.
 MAX_WORDS, MAX_TOKENS, TEMPERATURE, BATCH, AT_ONCE = 35, 96, 0.7, 8, 8
 QUESTIONS = Path(__file__).with_name("questions.json")
 PARTS = ("valkey", "vllm", "web", "generator", "worker-light", "worker-gpu", "beat")
+PHASES = ("load", "train", "step_back", "save", "gate")  # the way back measures for the gate
 ENDED = ("deployed", "refused", "no_signal", "cancelled", "failed")
 JOB_SECONDS = 1200
 Reply = dict[str, Any]
@@ -251,7 +252,7 @@ def rate_and_learn(user: User, questions: Sequence[str], *, seed: int) -> dict[s
     if job["state"] == "deployed":
         first = user.reply(asked("Hello!"), seed=seed, max_tokens=1)
         whole = time.time() - rated
-        parts = {name: job["timings"].get(name) for name in ("load", "train", "save", "gate")}
+        parts = {name: job["timings"].get(name) for name in PHASES}
         claim = datetime.fromisoformat(job["started_at"]).timestamp() - rated
         line["seconds"] = {
             "claim": round(max(claim, 0.0), 1),
