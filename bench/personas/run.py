@@ -88,7 +88,9 @@ def is_present(row: dict[str, Any]) -> bool:
     if then["config"]["hint_effect_min"] in IN_NATS:
         then["config"]["hint_effect_min"] = default["hint_effect_min"]
     if not recipe.is_thumb:  # how a job of thumbs alone trains is nothing to it
-        then["config"] |= {name: default[name] for name in default if name.startswith("thumbs")}
+        then["config"] |= {
+            name: now["config"][name] for name in default if name.startswith("thumbs")
+        }
     return now == then
 
 
