@@ -182,7 +182,8 @@ RECIPES = {
         # Twice the rate where hints teach, thumbs as before.
         recipe(
             "combine-faster", method="combine",
-            lr=2 * TrainConfig().lr, reward_step=0.25, thumbs_step=0.75,
+            lr=2 * TrainConfig().lr,
+            reward_step=TrainConfig().reward_step / 2, thumbs_step=TrainConfig().thumbs_step / 2,
         ),
         recipe("combine-corrected", method="combine", corrects=True),
         recipe(
