@@ -57,6 +57,14 @@ def test_a_leak_on_one_seed_is_one_whatever_the_others_gain() -> None:
     assert verdict(45).endswith("| yes |")
 
 
+def test_a_leak_by_thumbs_alone_as_served_has_a_line_of_its_own() -> None:
+    rows = [{**leaky(seed, 24), "recipe": THUMBS_SERVED} for seed in range(3)]
+    told = [line for line in aims(rows) if "leaks into nothing else" in line]
+    assert len(told) == 1
+    assert "as `make run` serves it, by thumbs alone, a wish about recipes leaks" in told[0]
+    assert told[0].endswith("**no** |")
+
+
 def test_a_leak_that_has_gone_by_the_end_is_one_where_it_was() -> None:
     rows = [leaky(seed, 48) for seed in (0, 1, 2)]
     for row in rows:

@@ -39,6 +39,11 @@ SATISFIED = ((16, 0.90), (32, 0.95))  # (rated turns, mean share satisfied)
 NLL_ABOVE = 0.15  # the hinted base's, nats per token
 SOONER = 0.5  # of the turns that upstream's best needs
 LIKELY = 0.05  # p of the bootstrap
+LEAKS = {  # whose leaks are told, and how the aim's line says it
+    DEFAULT: "",
+    SERVED: " as `make run` serves it",
+    THUMBS_SERVED: " as `make run` serves it, by thumbs alone,",
+}
 BATCH = RECIPES[DEFAULT].batch  # ratings per version
 ENOUGH = 3  # seeds
 OF_QUESTION = TrainConfig().gate_question_min  # of what was asked in the base's own replies
@@ -161,11 +166,10 @@ def _leaks(cells: Cells) -> list[list[str]]:
     """Of people whose wish is about one kind of request, after the turns that all were asked after,
     of those that shares are asked for; or after their last."""
     rows, marks = [], [str(turns) for turns, _ in SATISFIED]
-    for recipe in (DEFAULT, SERVED):
+    for recipe, how in LEAKS.items():
         group = [cell for cell in of(cells, recipe=recipe) if "rest" in cell["evals"]["0"]]
         if group:
             asked = [turns for turns in marks if all(turns in cell["evals"] for cell in group)]
-            how = " as `make run` serves it" if recipe == SERVED else ""
             ends = asked or [min(map(last, group), key=int)]
             rows += [_leak(group, turns, how) for turns in ends]
     return rows
