@@ -6,6 +6,7 @@ Per hint, over sampled replies, means and ranges: KL(base || hinted base) and th
 replies' own words, nats per token; and the hint's own share, KL(base under a note that asks for
 nothing || hinted base) / KL(base || hinted base), with how many replies have it below
 `hint_effect_min`: there the hint is dropped. `--before`: exchanges that come before the question.
+`--about`: recipes instead of what anybody asks, to see whether a hint moves only what it is about.
 What else might tell a wish from small talk: `--notes`, of which the nearest counts; `--after`, the
 tokens of a reply that are left out.
 """
@@ -55,12 +56,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--base", type=Path, required=True)
     parser.add_argument("--questions", type=int, default=5)
+    parser.add_argument("--about", choices=["train", "recipes"], default="train")
+    parser.add_argument("--hints", nargs="+", help="only these")
     parser.add_argument("--before", type=int, default=0)
     parser.add_argument("--notes", nargs="+", default=[NOTE])
     parser.add_argument("--after", type=int, default=0)
     args = parser.parse_args()
     base = load_base(args.base, threads=1)
-    questions = all_questions()["train"][: args.questions]
+    questions = all_questions()[args.about][: args.questions]
     asked = [[Message(role="user", content=question)] for question in questions]
     for turn in range(args.before):
         said = replies_of(base, [base.render(messages) for messages in asked])
@@ -72,7 +75,7 @@ def main() -> None:
         ]
     prompts = [base.render(messages) for messages in asked]
     replies = replies_of(base, prompts)
-    wishes = {wish.hint for person in PEOPLE.values() for wish in person.wishes}
+    wishes = sorted({wish.hint for person in PEOPLE.values() for wish in person.wishes})
     notes = [
         [
             response_hidden(base, base.model, [(under(base, messages, note), ids)])
@@ -80,7 +83,7 @@ def main() -> None:
         ]
         for messages, ids in zip(asked, replies, strict=True)
     ]
-    for hint in [*sorted(wishes), *OTHER_WISHES, *SMALL_TALK]:
+    for hint in args.hints or [*wishes, *OTHER_WISHES, *SMALL_TALK]:
         effects, ratios, shares = [], [], []
         for messages, plain, noted, ids in zip(asked, prompts, notes, replies, strict=True):
             hinted = under(base, messages, hint)
