@@ -30,6 +30,7 @@ from training.forward import kl_between, response_hidden, response_logprobs
 from training.sampling import sample_replies
 from training.teacher import own_share
 
+WISHES = sorted({wish.hint for person in PEOPLE.values() for wish in person.wishes})
 OTHER_WISHES = ("too long", "Don't apologise.", "Use metric units.", "No, that's wrong.")
 SMALL_TALK = (
     "My cat is called Tom.", "Today is Tuesday.", "I like the colour blue.", "asdf qwer zxcv",
@@ -57,7 +58,7 @@ def main() -> None:
     parser.add_argument("--base", type=Path, required=True)
     parser.add_argument("--questions", type=int, default=5)
     parser.add_argument("--about", choices=["train", "recipes"], default="train")
-    parser.add_argument("--hints", nargs="+", help="only these")
+    parser.add_argument("--hints", nargs="+", default=[*WISHES, *OTHER_WISHES, *SMALL_TALK])
     parser.add_argument("--before", type=int, default=0)
     parser.add_argument("--notes", nargs="+", default=[NOTE])
     parser.add_argument("--after", type=int, default=0)
@@ -75,7 +76,6 @@ def main() -> None:
         ]
     prompts = [base.render(messages) for messages in asked]
     replies = replies_of(base, prompts)
-    wishes = sorted({wish.hint for person in PEOPLE.values() for wish in person.wishes})
     notes = [
         [
             response_hidden(base, base.model, [(under(base, messages, note), ids)])
@@ -83,7 +83,7 @@ def main() -> None:
         ]
         for messages, ids in zip(asked, replies, strict=True)
     ]
-    for hint in args.hints or [*wishes, *OTHER_WISHES, *SMALL_TALK]:
+    for hint in args.hints:
         effects, ratios, shares = [], [], []
         for messages, plain, noted, ids in zip(asked, prompts, notes, replies, strict=True):
             hinted = under(base, messages, hint)
