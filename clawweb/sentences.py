@@ -31,6 +31,10 @@ NO_DIFFERENCE = gettext_noop("the server answers with it exactly as the base mod
 READY = gettext_noop("ratings ready: %(n)s")
 ATTEMPT = gettext_noop("attempt %(n)s")
 NOT_REACHED = gettext_noop("ratings that were not reached and count again: %(n)s")
+UNHEARD = gettext_noop(
+    "ratings that taught by their thumb alone, as the model does not hear which kind of request"
+    " their words are about: %(n)s"
+)
 # Why training ended before its last step
 LEARNED = gettext_noop(
     "after step %(n)s of %(of)s: it answers by now as if it had been told your wishes"
@@ -127,7 +131,7 @@ _GATE = (
 )
 _WITH_VALUES = (
     *(DIED, FAILED, BROKE, WENT_LIVE, NOT_SERVED, DISAGREES, READY, ATTEMPT, NOT_REACHED),
-    *(LEARNED, TIME_UP, AS_ASKED, WRITES, TRAINS),
+    *(UNHEARD, LEARNED, TIME_UP, AS_ASKED, WRITES, TRAINS),
     *(UNREADABLE, DEPLOYED_BY, ROLLED_BACK, NOT_THERE, NOT_LOADED, NOBODY_CAME, TOO_LONG, REFUSED),
     MESSAGE_TOO_LONG,
     *(EXPORTED, IMPORTED, SCORES, KNOWN, LEFT_OUT, LINE, MORE),

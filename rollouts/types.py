@@ -152,16 +152,22 @@ class Sample:
     other_hints: Sequence[str] = ()  # candidates beside `hint`; the trainer chooses one of all
     prompted_hints: Sequence[str] = ()  # stood in the prompt; defused, as `hint` is
     taken_back: Sequence[str] = ()  # those of them that hold no more: they teach nothing
+    unheard: Sequence[str] = ()  # hints, of any kind, that the teacher does not hear: nor do they
     tools: Sequence[dict[str, Any]] = ()  # stood in the prompt; defused, too
     demonstrations: Sequence[Demonstration] = ()  # the teacher sees them before the question
     at: datetime | None = None  # when it was asked (aware): templates may print the date
     version_age: int = 0  # versions between the one that answered and the parent being trained
 
     @property
-    def lessons(self) -> tuple[str, ...]:
-        """The hints that teach this reply."""
+    def told(self) -> tuple[str, ...]:
+        """What was said of this reply, or what it was told and followed."""
         followed = [hint for hint in self.prompted_hints if hint not in self.taken_back]
         return lessons(self.hint, self.correction, self.reward, followed)
+
+    @property
+    def lessons(self) -> tuple[str, ...]:
+        """The hints that teach this reply."""
+        return tuple(hint for hint in self.told if hint not in self.unheard)
 
     @property
     def is_hinted(self) -> bool:

@@ -179,7 +179,7 @@ def test_the_winner_is_told_apart_by_pairs_that_differ_in_nothing_else() -> None
 def test_the_table_says_whose_trainers_its_rows_are() -> None:
     rows = [
         row_of(seed=seed) | {"made_with": {"trainer": trainer}}
-        for seed, trainer in ((0, 1), (1, 4))
+        for seed, trainer in ((0, 1), (1, TRAINER))
     ]
     assert f"trainer's number, 1 by 1, 1 by {TRAINER}" in table(rows)
     assert "trainer's number" not in table(rows[1:])
@@ -244,13 +244,32 @@ def test_rows_whose_hints_were_not_followed_by_thumbs_are_marked() -> None:
         row("short", 7, trainer=4),
         row("short", 7, recipe="opd"),
         row("short", 7, recipe="combine-thumbless"),
-        row("recipes", 6, recipe="combine-unheld"),  # two dislikes
+        row("plain+asks", 6, recipe="combine-unheld"),  # two dislikes
     ):
         assert by_earlier_trainers([same]) == [], same
     for other in (row("short", 7), row("short", 0, 7), row("plain+asks", 0, 4)):
         said = by_earlier_trainers([other])
         assert said[0].startswith("In 1 rows, `thumbless`, a job that had hints"), other
     assert f"| short | {DEFAULT} | 1, 1 thumbless |" in table([row("short", 7)])
+
+
+def test_rows_that_were_taught_what_the_base_does_not_hear_are_marked() -> None:
+    def row(person: str, recipe: str = DEFAULT, trainer: int = 4) -> dict[str, Any]:
+        made = {"made_with": {"trainer": trainer}}
+        return row_of(recipe, person=person) | made
+
+    for same in (
+        row("recipes", trainer=5),
+        row("short"),  # names no kind
+        row("recipes", "kto"),  # nothing is said
+        row("recipes", "thumbs-as-served"),
+        row("recipes", "openclaw-opd"),  # does not ask
+        row("recipes", "TRL kto"),
+    ):
+        assert by_earlier_trainers([same]) == [], same
+    said = by_earlier_trainers([row("recipes"), row("recipes", "opd")])
+    assert said[0].startswith("In 2 rows, `unheard`, hints that name a kind")
+    assert f"| recipes | {DEFAULT} | 1, 1 unheard |" in table([row("recipes")])
 
 
 def test_a_report_of_what_no_stage_ranks_draws_what_ran(

@@ -84,6 +84,7 @@ class TrainConfig:
     question_boost: float = 0.0  # and so far the way of the question: a hint drowns it; LOG
     question_tokens: int = 12  # first of a reply that are held to it: there it takes its subject
     hint_effect_min: float = 0.15  # share of a hint's effect that no mere note may have; LOG
+    hint_heard_min: float = 3.0  # s.e. further that a hint about a kind moves what it is said of
     small_talk_nats: float = 1.5  # log-odds of small talk from which a hint is none; 0: not asked
     rated_tokens: int = 64  # of each rated reply only the first so many train; bounds time
     reanswer_tokens: int = 56  # longest re-answer; bounds time; docs/LOG.md, Recipe tuning
@@ -243,6 +244,7 @@ _NOT_NEGATIVE = (
     "reward_weight", "reward_step", "thumbs_step", "kto_beside", "anchor_weight", "clip_high",
     "demonstrations", "gate_drift_margin", "gate_preference_margin", "gate_cut_margin",
     "gate_chance", "gate_length_min", "gate_repeat_margin", "small_talk_nats",
+    "hint_heard_min",
 )  # fmt: skip
 _SHARES = (
     "beta1", "beta2", "forward_share", "clip_low", "baseline_rate", "gate_empty_max",

@@ -68,7 +68,7 @@ def said_again(samples: Sequence[Sample], learned: Sequence[Sample]) -> frozense
 
 def hints_of(samples: Sequence[Sample]) -> frozenset[str]:
     """What was said of them, each wording once."""
-    return frozenset(hint for sample in samples for hint in sample.lessons)
+    return frozenset(hint for sample in samples for hint in sample.told)
 
 
 def newest_wish(samples: Sequence[Sample]) -> int:
@@ -77,7 +77,7 @@ def newest_wish(samples: Sequence[Sample]) -> int:
     are no new wish, nor are those told before with others; corrections without a hint are one."""
     newest, told = -1, set[str]()
     for place, sample in enumerate(samples):
-        said = _sentences(sample.lessons)
+        said = _sentences(sample.told)
         if not said and sample.correction:
             said = {CORRECTED}
         if said - told:
@@ -189,7 +189,8 @@ def _unasked(base: Base, sample: Sample) -> tuple[int, ...]:
 
 
 def _candidate_hints(sample: Sample) -> list[str | None]:
-    return list(dict.fromkeys([joined(sample.lessons), *sample.other_hints]))
+    others = (hint for hint in sample.other_hints if hint not in sample.unheard)
+    return list(dict.fromkeys([joined(sample.lessons), *others]))
 
 
 def under_collected(

@@ -30,6 +30,7 @@ from training.corrections import correction_backward
 from training.demonstrations import with_demonstrations
 from training.errors import Diverged, NoSignal, OptimizerInvalid
 from training.forward import response_logprobs
+from training.heard import unheard_among, without_unheard
 from training.kto import (
     beside_hints,
     earlier_thumbs,
@@ -65,16 +66,15 @@ def train(
 ) -> TrainResult:
     """Train `model`'s adapter on one job's samples.
 
-    The rated replies train once, in ceil(n / batch_size) steps; thumbs alone as often as `config`
-    says. Then up to max_steps - 1 times, fewer the more were liked, the current adapter answers the
-    hinted prompts anew, without the hint, and is distilled under it. `replay`: older samples,
-    oldest first: the newest hinted are answered anew, the liked may be shown to the teacher or be
-    held to, KTO's steps rest on their thumbs. `check`, at each micro-batch and sampled token, may
-    raise; `enough`, after each step, ends it. NoSignal: nothing can train; Diverged: bad gradient.
+    The rated replies train once, in ceil(n / batch_size) steps; thumbs alone as `config` says. Then
+    up to max_steps - 1 times the current adapter answers the hinted prompts anew, without the hint,
+    and is distilled under it. `replay`: older samples, oldest first: of the newest hinted, too; the
+    liked may be held to, and KTO rests on their thumbs. `check`, often, may raise; `enough`, after
+    each step, ends it. Raises NoSignal: nothing can train; Diverged: bad gradient.
     """
     run = _Run(base=base, model=model, config=config, on_step=on_step, check=check, clock=clock)
     run.started, run.enough = clock(), enough
-    known = _with_examples(base, model, replay, samples, config)
+    known = _known(run, [*replay, *samples], earlier=len(replay))
     replay, samples = known[: len(replay)], known[len(replay) :]
     again = said_again(samples, replay)
     items, dropped = _prepared(run, samples, replay, baseline, again)
@@ -94,8 +94,8 @@ def train(
     reached, stopped = _rate(run, batches, epochs)
     trained = tuple(item.sample_id for item in items if item.sample_id in reached)
     if learns and stopped != "asked":
-        stopped = _reanswer(run, hinted, replayed, known)
-        stopped = _rest_on_thumbs(run, kto, thumbs) or stopped
+        ended = _reanswer(run, hinted, replayed, known)
+        stopped = _rest_on_thumbs(run, kto, thumbs) or ended
     rewards = [s.reward for s in samples if s.reward is not None and s.id in trained]
     return TrainResult(
         config=config,
@@ -104,6 +104,7 @@ def train(
         dropped=dropped,
         reanswers=dict(run.reanswers),
         effects=dict(run.effects),
+        unheard=run.unheard,
         baseline=updated_baseline(baseline, rewards, rate=config.baseline_rate),
         optimizer=run.optimizer,
         stopped=stopped,
@@ -111,20 +112,16 @@ def train(
     )
 
 
-def _with_examples(
-    base: Base,
-    model: PeftModel,
-    replay: Sequence[Sample],
-    samples: Sequence[Sample],
-    config: TrainConfig,
-) -> list[Sample]:
-    """All, newest last, demonstrations beside; a reply of the job that cannot train is none."""
-    known = [*replay, *samples]
+def _known(run: _Run, samples: Sequence[Sample], *, earlier: int) -> list[Sample]:
+    """All, without hints that are not heard, demonstrations beside: a reply of the job, which come
+    after the `earlier`, that cannot train is none."""
+    base, config = run.base, run.config
+    known, run.unheard = without_unheard(base, run.model, samples, config, run.check)
     if not config.demonstrations:
         return known
-    _, unfit = prepare(base, samples, config, baseline=Baseline())
+    _, unfit = prepare(base, known[earlier:], config, baseline=Baseline())
     liked = [sample for sample in known if sample.id not in unfit]
-    return with_demonstrations(base, model, known, liked, config)
+    return with_demonstrations(base, run.model, known, liked, config)
 
 
 def _rate(run: _Run, batches: Sequence[Sequence[Item]], epochs: int) -> tuple[set[int], str]:
@@ -162,6 +159,7 @@ class _Run:
     longest_step: float = 0.0
     kto_weights: tuple[float, float] = (1.0, 1.0)
     base_logprobs: dict[Pair, Tensor] = field(default_factory=dict)
+    unheard: frozenset[int] = frozenset()
     effect: float | None = None  # KL(base || teacher) on the hinted replies, nats per token
     reanswers: Counter[int] = field(default_factory=Counter)
     effects: dict[int, tuple[float, ...]] = field(default_factory=dict)  # of each token
@@ -208,9 +206,10 @@ def _prepared(
     if config != run.config:
         run.config = config
         items, dropped = prepare(run.base, left, config, baseline=baseline)
+    dropped = unheard_among(dropped, run.unheard) | idle
     if not items:
-        raise NoSignal(dropped | idle)
-    return items, dropped | idle
+        raise NoSignal(dropped)
+    return items, dropped
 
 
 def _with_chosen_hint(run: _Run, item: Item) -> Item:

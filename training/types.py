@@ -55,6 +55,7 @@ class TrainResult:
     # sample id -> log q(y_t) - log pi(y_t) at T = 1, nats, of the tokens that trained: how the hint
     # (boosted, as the teacher has it) moves each of them from what the policy said before this step
     effects: Mapping[int, tuple[float, ...]]
+    unheard: frozenset[int]  # samples whose hint names a kind that the teacher does not hear
     baseline: Baseline
     optimizer: torch.optim.Optimizer  # to be saved beside the version
     stopped: str  # "steps", "time", "asked" or "learned" (KL under the hints below kl_stop)

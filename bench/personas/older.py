@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from bench.personas.people import PEOPLE
 from bench.personas.recipes import RECIPES
 from bench.personas.rows import Cells
+from training.heard import names_kind
 
 Row = dict[str, Any]
-EARLIER = (1, 2, 3)  # trainers whose rows still hold
+EARLIER = (1, 2, 3, 4)  # trainers whose rows still hold
 
 
 def trainer_of(row: Row) -> int:
@@ -56,8 +58,19 @@ def lacks_thumbs(row: Row) -> bool:
     return False
 
 
+def taught_unheard(row: Row) -> bool:
+    """Whether it was taught by hints that name a kind of request, whatever the base heard: since
+    the fifth trainer thumbs alone teach of those that it does not hear."""
+    recipe = RECIPES[row["recipe"]]
+    config = recipe.config
+    is_asked = recipe.learns == "train" and config.distils and config.hint_heard_min > 0
+    wishes = PEOPLE[row["person"]].wishes if is_asked and recipe.words else ()
+    return trainer_of(row) < 5 and any(names_kind(wish.hint) for wish in wishes)
+
+
 def seeds_of(group: Cells) -> str:
     """How many, and how many of them bear which mark."""
     marks = {"lossy": is_lossy, "fewer": had_fewer_sets, "thumbless": lacks_thumbs}
+    marks["unheard"] = taught_unheard
     counts = {mark: sum(map(bears, group)) for mark, bears in marks.items()}
     return ", ".join([str(len(group)), *(f"{n} {mark}" for mark, n in counts.items() if n)])

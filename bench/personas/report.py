@@ -11,7 +11,14 @@ from pathlib import Path
 
 from bench.personas.aims import aims
 from bench.personas.curves import curves, write_png
-from bench.personas.older import had_fewer_sets, is_lossy, lacks_thumbs, seeds_of, trainer_of
+from bench.personas.older import (
+    had_fewer_sets,
+    is_lossy,
+    lacks_thumbs,
+    seeds_of,
+    taught_unheard,
+    trainer_of,
+)
 from bench.personas.pairs import beside
 from bench.personas.people import PEOPLE
 from bench.personas.questions import HELD_OUT
@@ -151,6 +158,11 @@ def by_earlier_trainers(cells: Cells) -> list[str]:
         lines += [
             f"In {count} rows, `thumbless`, a job that had hints did not end with KTO as it does",
             "today (docs/LOG.md, After every hint).",
+        ]
+    if count := sum(map(taught_unheard, cells)):
+        lines += [
+            f"In {count} rows, `unheard`, hints that name a kind of request were distilled whether",
+            "the base heard which or not (docs/LOG.md, Left to thumbs).",
         ]
     return lines
 

@@ -81,6 +81,7 @@ def config_of(todo: Task) -> TrainConfig:
         hint_boost_again=0.0,
         question_boost=0.0,
         hint_effect_min=0.0,
+        hint_heard_min=0.0,
         rated_tokens=max(len(row["response_ids"]) for row in todo.rows),
         train_seconds=1e6,
     )

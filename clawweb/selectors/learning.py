@@ -159,19 +159,17 @@ def receipt(turn: Turn, waiting: Waiting | None = None) -> dict[str, Any] | None
         state = "saved"
     elif state == "counted" and sample.held_back:
         state = "held_back"
-    count = None
-    if state in ("saved", "counted"):
-        waiting = waiting or Waiting(turn.session.user)
-        count = {"have": waiting.have, "need": waiting.need}
+    waits = (waiting or Waiting(turn.session.user)) if state in ("saved", "counted") else None
+    count = {"have": waits.have, "need": waits.need} if waits else None
     job = sample.job if state in ("in_training", "learned") else None
-    body = {
+    return {
         "state": state,
         "count": count,
         "drop_reason": sample.drop_reason or None,
         "job": job.public_id if job else None,
         "adapter": sample.adapter.name if sample.adapter else None,
+        "text": _receipt_text(sample, state, count),
     }
-    return {**body, "text": _receipt_text(sample, state, count)}
 
 
 def _receipt_text(sample: TrainingSample, state: str, count: dict[str, int] | None) -> str:
@@ -188,9 +186,10 @@ def _receipt_words(sample: TrainingSample, state: str, count: dict[str, int] | N
         return _("in training (job %(n)s)") % {"n": job_number(sample.job)}
     if sample.state == SampleState.TRAINED and sample.adapter:
         words = [_("learned in v%(n)s") % {"n": sample.adapter.version}]
+        words += [_("by its thumb alone")] if sample.by_thumb else []
         words += [_("(rolled back)")] if sample.adapter.rolled_back_at else []
-        replaced = sample.replaced_by and sample.replaced_by.state != SampleState.WITHDRAWN
-        words += [_("(a newer rating replaces it)")] if replaced else []
+        if sample.replaced_by and sample.replaced_by.state != SampleState.WITHDRAWN:
+            words.append(_("(a newer rating replaces it)"))
         return " ".join(words)
     if state == "withdrawn" and (old := sample.came_too_late_for):
         taken = _receipt_words(old, _PUBLIC_STATE[SampleState(old.state)], None)

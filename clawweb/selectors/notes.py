@@ -51,6 +51,7 @@ class Note:
     left: int  # in versions alone that do not answer now, as after a rollback
     newest: datetime
     version: int | None  # the newest version that learned it and stands; None = none has
+    by_thumb: bool  # its thumbs alone were learned: the model does not hear what it is about
     left_version: int | None  # the newest that learned it and was rolled back
     replaced_by: str  # a newer wish that contradicts this one: its label, translated, or words
     evidence: list[Evidence]  # newest first
@@ -173,13 +174,13 @@ def _said_by(wish: Wish, axes: Axes) -> Said:
 
 def _note(wish: Wish, reasons: dict[str, FeedbackReason], over: str, live: set[int]) -> Note:
     states = [_state(sample, live) for sample in wish.samples]
-    learners = [
-        sample.adapter
+    taught = [
+        (sample.adapter, sample.by_thumb)
         for sample in wish.samples
         if sample.state == SampleState.TRAINED and sample.adapter is not None
     ]
-    standing = [row.version for row in learners if row.rolled_back_at is None]
-    left = [row.version for row in learners if row.rolled_back_at is not None]
+    standing = [(row.version, by) for row, by in taught if row.rolled_back_at is None]
+    left = [row.version for row, _ in taught if row.rolled_back_at is not None]
     reason = reasons.get(wish.name) if wish.way == "reason" else None
     return Note(
         text=wish.text,
@@ -190,7 +191,8 @@ def _note(wish: Wish, reasons: dict[str, FeedbackReason], over: str, live: set[i
         waiting=states.count("waiting"),
         left=states.count("left"),
         newest=wish.samples[0].created_at,
-        version=max(standing, default=None),
+        version=max((version for version, _ in standing), default=None),
+        by_thumb=bool(standing) and all(by for _, by in standing),
         left_version=max(left, default=None),
         replaced_by=over,
         evidence=[

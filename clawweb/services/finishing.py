@@ -81,6 +81,21 @@ def note_early_end(job: TrainingJob, stopped: str) -> None:
 
 
 @transaction.atomic
+def note_unheard(job: TrainingJob, unheard: Collection[int]) -> None:
+    """Which of the job's samples taught by their thumb alone, as the model does not hear which kind
+    of request their words are about; what it has heard by now, of earlier ones, too, taught more.
+    """
+    if not held(job).exists():
+        raise LeaseLost(job.public_id)
+    known = TrainingSample.objects.filter(job_samples__job=job, by_thumb=True)
+    TrainingSample.objects.filter(pk__in=known.exclude(pk__in=unheard)).update(by_thumb=False)
+    mine = TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED, pk__in=unheard)
+    if count := mine.update(by_thumb=True, token_effects=None):
+        text = sentences.UNHEARD % {"n": count}
+        Event.objects.create(user_id=job.user_id, kind="unheard", job=job, text=text)
+
+
+@transaction.atomic
 def drop_samples(job: TrainingJob, reasons: Mapping[int, str]) -> None:
     """Samples that the trainer could not use, each with its reason; what only this job's method
     cannot use counts again: a hint is distilled without log-probs."""

@@ -54,6 +54,7 @@ EVENT_WORDS = {
     "cancelled": _("Cancelled"),
     "put_back": _("Put back into the queue"),
     "finishing": _("Stopped early"),
+    "unheard": _("Left to thumbs"),
     "ended_early": _("Training ended early"),
     "failed": _("Failed"),
     "adapter_accepted": _("The new version passed its tests"),

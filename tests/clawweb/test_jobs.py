@@ -306,6 +306,33 @@ def test_samples_dropped_by_the_trainer_keep_their_reason_whatever_becomes_of_th
     assert states(alice) == ["dropped", "ready"]
 
 
+def test_each_attempt_says_anew_whose_words_are_not_heard_of_earlier_ratings_too(alice):
+    (earlier,) = rated(alice, 1)
+    earlier.samples.update(state=SampleState.TRAINED, by_thumb=True)
+    turns = rated(alice, 2)
+    job = claimed_job(alice)
+    JobSample.objects.create(job=job, sample=earlier.samples.get(), role="replay")
+    first, second = (turn.samples.get().pk for turn in turns)
+    TrainingSample.objects.filter(pk=first).update(token_effects=[0.1])  # it was heard before
+
+    def left() -> set[int]:
+        return set(TrainingSample.objects.filter(by_thumb=True).values_list("pk", flat=True))
+
+    old = earlier.samples.get().pk
+    finishing.note_unheard(job, {old, first})
+    assert left() == {old, first}
+    assert TrainingSample.objects.get(pk=first).token_effects is None
+    finishing.note_unheard(job, {old, second})
+    assert left() == {old, second}
+    assert [event.text.split(": ")[1] for event in job.events.filter(kind="unheard")] == ["1"] * 2
+    finishing.note_unheard(job, ())
+    assert left() == set()
+    assert job.events.filter(kind="unheard").count() == 2
+    jobs.end_job(job, state=JobState.CANCELLED)
+    with pytest.raises(LeaseLost):
+        finishing.note_unheard(job, {first})
+
+
 def test_the_sweep_asks_about_users_with_ready_samples_and_no_active_job(alice, bob):
     rated(alice, 1)
     rated(bob, 1)

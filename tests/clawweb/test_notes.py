@@ -68,6 +68,23 @@ def test_each_wish_says_how_much_of_it_is_learned_waits_or_is_not_used(alice: Us
     assert [said.state for said in note.evidence] == ["waiting", "left", "learned", "learned"]
 
 
+def test_a_wish_that_thumbs_alone_could_teach_says_so(client: Client, alice: User) -> None:
+    client.force_login(alice)
+    first, second = say(alice, "When I cook, use metres."), say(alice, "When I cook, use metres.")
+    learn([first, second], make_adapter(alice, 1, AdapterState.LIVE))
+    for count, turns in enumerate([[first], [first, second]], start=1):
+        TrainingSample.objects.filter(turn__in=turns).update(by_thumb=True)
+        (note,) = notes_of(alice)
+        assert note.by_thumb == (count == 2)  # one of them was heard
+        page = client.get("/agent/").content.decode()
+        assert ("by thumbs alone" in page) == note.by_thumb
+        assert "learned in v1" in page
+    # What a version had distilled that was rolled back since is gone.
+    gone = make_adapter(alice, 2, AdapterState.STANDBY, rolled_back_at=timezone.now())
+    learn([say(alice, "When I cook, use metres.")], gone)
+    assert notes_of(alice)[0].by_thumb
+
+
 def test_after_a_rollback_a_wish_was_learned_and_not_unused(client: Client, alice: User) -> None:
     turn, unused = say(alice, "Use metres."), say(alice, "Use metres.")
     learn([turn], make_adapter(alice, 1, AdapterState.STANDBY, rolled_back_at=timezone.now()))

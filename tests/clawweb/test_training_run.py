@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,6 +100,26 @@ def test_each_hinted_sample_keeps_what_the_hint_did_to_its_tokens(alice):
         trained = sample.turn.response_ids[:24]  # rated_tokens
         assert len(sample.token_effects) == len(trained)
         assert any(abs(value) > 0.01 for value in sample.token_effects)
+
+
+def test_words_about_a_kind_that_is_not_heard_leave_their_rating_to_its_thumb(alice, monkeypatch):
+    settings = replace(training_run._train_config(None), hint_heard_min=1e9)
+    monkeypatch.setattr(training_run, "_train_config", lambda job: settings)
+    up(sampled(alice, 7))
+    said = [sampled(alice, number) for number in (1, 2)]
+    kind = "When I ask for a recipe, use a list."
+    for turn, words in zip(said, (kind, "Be brief."), strict=True):
+        feedback.rate_turn(turn=turn, author=alice, changes={"value": -1, "comment": words})
+    job = jobs.queue_job(user=alice)
+    training_run.run(job.public_id)
+    left, heard = (turn.samples.get() for turn in said)
+    assert (left.by_thumb, left.token_effects, left.hint) == (True, None, kind)  # as it was said
+    assert (bool(heard.token_effects), heard.by_thumb) == (True, False)
+    assert job.events.get(kind="unheard").text.endswith(
+        "which kind of request their words are about: 1"
+    )
+    said[0].samples.update(state=SampleState.TRAINED, adapter=make_adapter(alice, 9))
+    assert receipt(said[0])["text"] == "learned in v9 by its thumb alone"
 
 
 def test_each_step_is_a_row_of_finite_numbers(alice):
