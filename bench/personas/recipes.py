@@ -86,9 +86,11 @@ def made_with(recipe: Recipe) -> dict[str, Any]:
     return {**own, "config": json.loads(recipe.config.to_json()), "trainer": TRAINER}
 
 
-# No KTO follows the hints, and several wishes are no more to it than one. (The steps are none,
-# and say so as older rows do.)
-HINTS_ALONE: dict[str, Any] = {"liked_weight": 0.0, "kto_beside": 0, "kto_beside_steps": 2}
+# No KTO follows the hints, several wishes are no more to it than one, and none is too much for the
+# teacher. (The steps are none, and say so as older rows do.)
+HINTS_ALONE: dict[str, Any] = {
+    "liked_weight": 0.0, "kto_beside": 0, "kto_beside_steps": 2, "hint_heard_min": 0.0,
+}  # fmt: skip
 
 # OpenClaw-RL's defaults (arXiv 2603.10165 and its scripts): raw +-1 as the advantage, no baseline,
 # no anchor, one step per batch of 16 on whole replies, the mean over replies of each one's mean;
@@ -112,7 +114,6 @@ UPSTREAM: dict[str, Any] = {
     "hint_boost_again": 0.0,
     "question_boost": 0.0,
     "hint_effect_min": 0.0,
-    "hint_heard_min": 0.0,
     "baseline_rate": 0.0,
     "sigma_floor": 1.0,
     "negative_cap": 1.0,
@@ -189,8 +190,9 @@ RECIPES = {
         recipe("combine-corrected", method="combine", corrects=True),
         recipe(
             "combine-unheld", method="combine",
-            liked_weight=0.0, kto_beside=4, kto_beside_steps=2,
+            liked_weight=0.0, kto_beside=4, kto_beside_steps=2, hint_heard_min=0.0,
         ),
+        recipe("combine-unheard", method="combine", hint_heard_min=0.0),
         recipe("combine-thumbless", method="combine", **HINTS_ALONE),
         recipe("combine-unboosted", method="combine", **UNBOOSTED, **HINTS_ALONE),
         recipe("combine-collected", method="combine", reanswer_hints="collected"),
