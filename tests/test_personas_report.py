@@ -13,8 +13,8 @@ from bench.personas.aims import aims
 from bench.personas.curves import curves, write_png
 from bench.personas.people import PEOPLE
 from bench.personas.questions import HERE
-from bench.personas.report import sooner, table, three
-from bench.personas.rows import DEFAULT, base_share, longest
+from bench.personas.report import mean_over, sooner, table, three
+from bench.personas.rows import DEFAULT, base_share, better_served, longest
 from bench.personas.run import asked_for, done_cells, first_evals
 from bench.personas.stages import (
     FIRST_PEOPLE,
@@ -128,6 +128,23 @@ def test_what_the_base_keeps_is_the_median_of_seeds_and_not_of_rows() -> None:
     assert base_share([began(0, 1, 1, recipe="hinted")], "short") is None
 
 
+def test_recipes_are_compared_on_the_questions_that_every_row_was_asked() -> None:
+    def asked(recipe: str, first: int, *, later: int | None = None) -> dict[str, Any]:
+        """Of the 24 that every row was asked so many pass, and of 72 more, if it was asked them."""
+        passed = [1] * first + [0] * (24 - first)
+        if later is not None:
+            passed += [1] * later + [0] * (72 - later)
+        found = {"satisfied": sum(passed) / len(passed), "nll": 1.0, "passed": passed}
+        return row_of(recipe, evals={"0": found, "16": found})
+
+    rows = [asked("hinted", 18), asked("opd", 12), asked(DEFAULT, 12, later=0)]
+    assert better_served(rows) == []  # 0.75 and 0.5: by the 96 it would be 0.75 and 0.125
+    assert better_served([*rows[:1], asked(DEFAULT, 6, later=72)]) == ["short"]  # 0.25, not 0.81
+    lines = mean_over(rows, [16], ["short"], "whom it serves")
+    shown = {line.split(" | ")[0]: line.split(" | ")[-1] for line in lines}
+    assert shown[f"| {DEFAULT}"] == shown["| opd"] == "0.50 |"
+
+
 def test_never_is_later_than_every_turn() -> None:
     tried = {"updates": [{"seconds": 1.0}]}
     rows = [row_of(seed=0, three=11, **tried), row_of(seed=1, **tried)]
@@ -218,7 +235,8 @@ def test_chance_is_the_share_of_resamples_without_a_gain() -> None:
 
 def test_the_table_shows_leaks_health_and_who_gains_from_a_hint() -> None:
     found = {"satisfied": 0.5, "nll": 1.0, "passed": [1, 0], "recipes": 0.25, "rest": 0.75}
-    better = {**found, "satisfied": 0.9, "recipes": 1.0, "rest": 0.8}
+    better = {**found, "satisfied": 0.9, "passed": [1] * 9 + [0], "recipes": 1.0, "rest": 0.8}
+    good = {**better, "satisfied": 0.75, "passed": [1, 1, 1, 0]}
     gate = {
         "repetition": 0.02, "empty": 0.0, "cut_off": 0.5, "length": 30.0, "drift": 0.1,
         "drift_limit": 0.2, "accepted": True,
@@ -227,7 +245,7 @@ def test_the_table_shows_leaks_health_and_who_gains_from_a_hint() -> None:
     rows = [
         row_of("hinted", evals={"0": better}),
         row_of("opd", evals=asked, gate=gate),
-        row_of("hinted", person="plain", evals={"0": {**better, "satisfied": 0.75}}),
+        row_of("hinted", person="plain", evals={"0": good}),
         row_of("opd", person="plain", evals={"0": found}),
     ]
     text = table(rows)

@@ -41,6 +41,7 @@ from bench.personas.rows import (
     question_nats,
     races,
     rates,
+    shared_shares,
     turns_to_three,
     unseen,
     values,
@@ -199,14 +200,15 @@ def mean_over(cells: Cells, turns: Sequence[int], people: Sequence[str], which: 
             continue
         row = [recipe, f"{len(ran)} of {len(people)}"]
         for n in turns:
-            each = [middle(values(of(group, person=p), n, SHARE)) for p in ran]
+            each = [middle(shared_shares(of(group, person=p), n)) for p in ran]
             known = [value for value in each if value is not None]
             of_them = f" (of {len(known)})" if len(known) < len(ran) else ""
             row.append(f"{statistics.fmean(known):.2f}{of_them}" if known else "–")
         rows.append(row)
     return [
         f"Mean satisfied over the people {which}",
-        f"({', '.join(people)}; `people` says on how many of them a recipe ran):",
+        f"({', '.join(people)}; `people` says on how many of them a recipe ran), of the {HELD_OUT}",
+        "questions that every row was asked:",
         "",
         *grid(["recipe", "people", *(f"{n} turns" for n in turns)], rows),
     ]

@@ -90,6 +90,12 @@ def shared(cell: dict[str, Any], turns: int) -> list[int]:
     return [each for kind in kinds for each in kind[: HELD_OUT // 2]]
 
 
+def shared_shares(cells: Cells, turns: int) -> list[float]:
+    """Of the cells that know, the share of those."""
+    then = [shared(cell, 0 if is_before_all(cell, turns) else turns) for cell in cells]
+    return [statistics.fmean(passed) for passed in then if passed]
+
+
 def unseen(cell: dict[str, Any], turns: int) -> float | None:
     """What is satisfied then of the held-out questions after the first `HELD_OUT`: settings were
     chosen on those. None where no more were asked, or not then."""
@@ -168,10 +174,13 @@ def well_served(cells: Cells) -> list[str]:
 
 
 def better_served(cells: Cells) -> list[str]:
-    """The people whose wish it keeps clearly more often than the base."""
+    """The people whose wish it keeps clearly more often than the base, on the same questions."""
     found = []
     for person in people_of(cells):
-        hinted, base = hinted_share(cells, person), base_share(cells, person)
+        group = of(cells, person=person)
+        hinted = middle(shared_shares(of(group, recipe="hinted"), 0))
+        began = {cell["seed"]: cell for cell in group if cell["recipe"] != "hinted"}
+        base = middle(shared_shares(list(began.values()), 0))
         if hinted is not None and base is not None and hinted - base >= GAIN:
             found.append(person)
     return found
