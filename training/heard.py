@@ -47,9 +47,12 @@ _KINDS = re.compile(
         | asked\ (?:for|about)\b
     )
     | (?<!not\ )\b(?:only|except)\ for\ (?!(?:this|that|the|these|now|once|me|us|my|you|today)\b)
-    | ^(?:please\ |and\ |but\ |no,?\ )?for\ (?:(?:all|any)\ )?(?!(?:this|kids|beginners|adults
-        |others|years|times|purposes|cases|reasons|answers|replies|questions|requests|messages
-        |examples)\b)[a-z]+s,
+    | (?:
+        ^(?:please\ |and\ |but\ |no,?\ )?for(?=[^,]*,)
+        | \b(?:lists?|tables?|bullets?|points|steps|prose|paragraphs?|emojis?)\ (?:only\ )?for
+    )\ (?:(?:all|any)\ )?(?!(?:this|kids|beginners|adults|others|years|times|purposes|cases|reasons
+        |answers|replies|questions|requests|messages|examples|details)\b)
+        [a-z]+(?<![sui])s\b
     | (?<!auch\ )\b(?:wenn|falls|sobald)\ (?:
         (?:ich|wir|man|jemand)\b[^,.;:]{0,25}\b(?:nach|um|über)\ (?!(?:etwas|hilfe|rat)\b)
             [^,.;:]{1,40}\ (?:frag|bitte|such|will|möchte|spreche|rede)
@@ -59,8 +62,11 @@ _KINDS = re.compile(
     | \bwenn's\ um\ [^,.;:]{1,40}\ geht\b
     | (?<!nicht\ )\b(?:nur|außer|ausser)\ (?:bei|für)
         \ (?!(?:mir|mich|uns|dies\w*|das|de[mnr]|jetzt|heute|ein\w*)\b)
-    | ^(?:bitte\ |und\ |aber\ |nein,?\ )?bei\ (?!(?:allen|jede\w|deine\w|antworten|fragen)\b)
-        \w+(?:en|ern|eln)\b
+    | (?:
+        ^(?:bitte\ |und\ |aber\ |nein,?\ )?bei
+        | \b(?:listen?|tabellen?|aufzählung(?:en)?|schritte|absätze|emojis?)\ (?:bei|für)
+    )\ (?!(?:allen?|alles|jede\w|deine\w|antworten|fragen|kinder|laien|leute)\b)
+        \w+(?:en|ern|eln|e)\b
     """,
     re.IGNORECASE | re.VERBOSE,
 )

@@ -20,6 +20,7 @@ from clawweb.services.errors import (
 )
 from rollouts.types import SamplingParams
 from tests.factories import down, make_adapter, make_turn, up
+from training.heard import names_kind
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
 
@@ -42,6 +43,12 @@ def test_the_reasons_sentence_is_the_hint_and_a_later_edit_does_not_change_it(al
     sample = TrainingSample.objects.get()
     assert sample.hint.startswith("Please answer in one or two short sentences")
     assert sample.feedback.reasons[0]["hint"] == sample.hint
+
+
+def test_what_a_reason_asks_for_is_meant_for_all_requests():
+    said = FeedbackReason.objects.exclude(hint="").values_list("hint", flat=True)
+    assert len(said) > 5
+    assert [hint for hint in said if names_kind(hint)] == []
 
 
 def test_a_bare_thumb_down_settles_only_when_its_time_has_come(alice):

@@ -60,6 +60,14 @@ NEVER = 1e9  # no teacher hears so much
         "Falls es um Zahlen geht, bitte eine Tabelle.",
         "Wenn's um Rezepte geht, Listen.",
         "Wenn nach Code gefragt wird, nur Code.",
+        "Use lists for recipes.",
+        "No lists for recipes, please.",
+        "Lists for recipes only.",
+        "Use tables for numbers.",
+        "Use bullet points for recipes.",
+        "Bitte Listen bei Rezepten.",
+        "Keine Listen für Rezepte.",
+        "For recipes, please, a list.",
     ],
 )
 def test_it_is_said_of_a_kind(said: str) -> None:
@@ -133,6 +141,17 @@ def test_it_is_said_of_a_kind(said: str) -> None:
         "If I wanted a novel, I would have asked for it.",
         "Be brief, also when I ask for a recipe.",
         "No lists, even when I ask for a recipe.",
+        "Use emojis for emphasis.",
+        "Use lists for clarity.",
+        "Use bullet points for all answers.",
+        "Thanks for the lists.",
+        "Thank you for your answers.",
+        "For kids, please.",
+        "Use prose for this.",
+        "Mach Listen für mich.",
+        "Bitte Listen für alle Antworten.",
+        "Listen für Kinder.",
+        "For details, see below.",
     ],
 )
 def test_it_is_said_of_all(said: str) -> None:
