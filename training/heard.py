@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import cycle
+from itertools import cycle, islice
 
 import torch
 from jinja2 import TemplateError
@@ -28,7 +28,13 @@ from training.base import Base
 from training.batching import Pair
 from training.config import TrainConfig
 from training.forward import kl_between, response_hidden
-from training.prepare import GREEDY, HINT_NO_EFFECT, NO_LOGPROBS, NO_SIGNAL
+from training.prepare import (
+    GREEDY,
+    HINT_NO_EFFECT,
+    NO_LOGPROBS,
+    NO_SIGNAL,
+    liked_elsewhere,
+)
 from training.small_talk import sentences
 
 COMPARED = 8  # newest replies of each side
@@ -95,7 +101,7 @@ def without_unheard(
         if hint and names_kind(hint)
     }
     meant = [sample for sample in samples if sample.hint in named]
-    liked = _liked(samples)
+    liked = liked_elsewhere(samples, [each for each in samples if each.hint or each.correction])
     if not named or not liked or not config.hint_heard_min or not config.distils:
         return list(samples), frozenset()
     teacher = wearing(model, None) if config.teacher == "base" else nullcontext()
@@ -127,13 +133,6 @@ def student(some: Sequence[float], others: Sequence[float]) -> float:
     return above / max(s * math.sqrt(1 / len(a) + 1 / len(b)), LEAST)
 
 
-def _liked(samples: Sequence[Sample]) -> list[Sample]:
-    """Those liked without a word, to prompts of which nothing was said."""
-    said = [each for each in samples if each.hint or each.correction]
-    taught = [each.messages for each in said]
-    return [each for each in samples if (each.reward or 0) > 0 and each.messages not in taught]
-
-
 def _is_heard(
     base: Base,
     model: PeftModel,
@@ -162,13 +161,12 @@ def _moved(
 ) -> list[float]:
     """KL(under a note || under the hint) on the first COMPARED replies that can be read, nats per
     token."""
+    readable = (pairs for sample, hint in asked if (pairs := _pairs(base, sample, hint, config)))
     found: list[float] = []
-    for sample, hint in asked:
+    for pairs in islice(readable, COMPARED):
         check()
-        pairs = _pairs(base, sample, hint, config)
-        if pairs and len(found) < COMPARED:
-            states = (response_hidden(base, model, [pair]) for pair in pairs)
-            found.append(float(kl_between(base, *states).mean()))
+        states = (response_hidden(base, model, [pair]) for pair in pairs)
+        found.append(float(kl_between(base, *states).mean()))
     return found
 
 

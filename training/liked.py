@@ -23,7 +23,7 @@ from training.config import KTO, TrainConfig
 from training.forward import backward_in_chunks, logits, response_hidden
 from training.kto import earlier_thumbs
 from training.logprobs import reverse_kl
-from training.prepare import newest_wish, tells_several
+from training.prepare import liked_elsewhere, newest_wish, tells_several
 from training.sampling import Reply
 
 
@@ -86,7 +86,5 @@ class Liked:
 def _liked(samples: Sequence[Sample]) -> list[Sample]:
     """Those that were liked without a hint, since the newest wish was first told: earlier ones say
     nothing of it. What was asked again until it was liked is taught under its hint."""
-    taught = [sample.messages for sample in samples if sample.is_hinted]
     since = samples[newest_wish(samples) + 1 :]
-    liked = [each for each in since if not each.is_hinted and (each.reward or 0) > 0]
-    return [each for each in liked if each.messages not in taught]
+    return liked_elsewhere(since, [sample for sample in samples if sample.is_hinted])

@@ -92,6 +92,13 @@ def _sentences(hints: Sequence[str]) -> set[str]:
     return {part.strip(" .!?。！？") for part in said} - {""}
 
 
+def liked_elsewhere(samples: Sequence[Sample], told: Sequence[Sample]) -> list[Sample]:
+    """Those that were liked, but for replies to a prompt of what was `told` something: what was
+    asked again until it was liked was not liked as it was."""
+    prompts = [sample.messages for sample in told]
+    return [each for each in samples if (each.reward or 0) > 0 and each.messages not in prompts]
+
+
 def tells_several(samples: Sequence[Sample]) -> bool:
     """Whether more than one wish was told: each may be meant for some requests only."""
     return len(hints_of(samples)) > 1

@@ -94,8 +94,8 @@ def train(
     reached, stopped = _rate(run, batches, epochs)
     trained = tuple(item.sample_id for item in items if item.sample_id in reached)
     if learns and stopped != "asked":
-        ended = _reanswer(run, hinted, replayed, known)
-        stopped = _rest_on_thumbs(run, kto, thumbs) or ended
+        stopped = _reanswer(run, hinted, replayed, known)
+        stopped = _rest_on_thumbs(run, kto, thumbs) or stopped
     rewards = [s.reward for s in samples if s.reward is not None and s.id in trained]
     return TrainResult(
         config=config,

@@ -68,9 +68,15 @@ def taught_unheard(row: Row) -> bool:
     return trainer_of(row) < 5 and any(names_kind(wish.hint) for wish in wishes)
 
 
+MARKS = {
+    "lossy": is_lossy,
+    "fewer": had_fewer_sets,
+    "thumbless": lacks_thumbs,
+    "unheard": taught_unheard,
+}
+
+
 def seeds_of(group: Cells) -> str:
     """How many, and how many of them bear which mark."""
-    marks = {"lossy": is_lossy, "fewer": had_fewer_sets, "thumbless": lacks_thumbs}
-    marks["unheard"] = taught_unheard
-    counts = {mark: sum(map(bears, group)) for mark, bears in marks.items()}
+    counts = {mark: sum(map(bears, group)) for mark, bears in MARKS.items()}
     return ", ".join([str(len(group)), *(f"{n} {mark}" for mark, n in counts.items() if n)])

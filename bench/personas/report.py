@@ -11,14 +11,7 @@ from pathlib import Path
 
 from bench.personas.aims import aims
 from bench.personas.curves import curves, write_png
-from bench.personas.older import (
-    had_fewer_sets,
-    is_lossy,
-    lacks_thumbs,
-    seeds_of,
-    taught_unheard,
-    trainer_of,
-)
+from bench.personas.older import MARKS, is_lossy, seeds_of, trainer_of
 from bench.personas.pairs import beside
 from bench.personas.people import PEOPLE
 from bench.personas.questions import HELD_OUT
@@ -50,6 +43,21 @@ from bench.personas.rows import (
 from bench.personas.stages import recipes_of, second_stage, stages
 from bench.personas.thumbs import thumbs
 from training.config import TrainConfig
+
+OTHERWISE = {  # by their mark, what a job of earlier trainers did otherwise than today's
+    "fewer": (
+        "some job answered anew by the share of what was not liked,\n"
+        "and not by its root (docs/LOG.md, One complaint among seven likes)."
+    ),
+    "thumbless": (
+        "a job that had hints did not end with KTO as it does\n"
+        "today (docs/LOG.md, After every hint)."
+    ),
+    "unheard": (
+        "hints that name a kind of request were distilled whether\n"
+        "the base heard which or not (docs/LOG.md, Left to thumbs)."
+    ),
+}
 
 
 def write_report(rows: Cells, folder: Path) -> None:
@@ -148,24 +156,13 @@ def trainers(cells: Cells) -> list[str]:
 
 
 def by_earlier_trainers(cells: Cells) -> list[str]:
-    """How many rows re-answered less, or heeded thumbs less, than a job does today."""
-    lines = []
-    if count := sum(map(had_fewer_sets, cells)):
-        lines += [
-            f"In {count} rows, `fewer`, some job answered anew by the share of what was not liked,",
-            "and not by its root (docs/LOG.md, One complaint among seven likes).",
-        ]
-    if count := sum(map(lacks_thumbs, cells)):
-        lines += [
-            f"In {count} rows, `thumbless`, a job that had hints did not end with KTO as it does",
-            "today (docs/LOG.md, After every hint).",
-        ]
-    if count := sum(map(taught_unheard, cells)):
-        lines += [
-            f"In {count} rows, `unheard`, hints that name a kind of request were distilled whether",
-            "the base heard which or not (docs/LOG.md, Left to thumbs).",
-        ]
-    return lines
+    """How many rows bear which mark, and what that says of them."""
+    counts = {mark: sum(map(MARKS[mark], cells)) for mark in OTHERWISE}
+    return [
+        f"In {counts[mark]} rows, `{mark}`, {said}"
+        for mark, said in OTHERWISE.items()
+        if counts[mark]
+    ]
 
 
 def asked_more(cells: Cells) -> list[str]:

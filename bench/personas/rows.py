@@ -157,12 +157,15 @@ def hinted_share(cells: Cells, person: str) -> float | None:
 
 
 def base_share(cells: Cells, person: str) -> float | None:
-    """What it keeps by itself, as every recipe begins: the median over seeds, of each the row with
-    the most questions."""
+    """What it keeps by itself, as every recipe begins: the median over seeds."""
+    return middle(values(_began(cells, person), 0, SHARE))
+
+
+def _began(cells: Cells, person: str) -> Cells:
+    """Of each seed the row with the most questions that began as the base."""
     group = [cell for cell in of(cells, person=person) if cell["recipe"] != "hinted"]
     group.sort(key=lambda cell: len(cell["evals"]["0"]["passed"]))
-    by_seed = {cell["seed"]: cell["evals"]["0"][SHARE] for cell in group}
-    return middle(list(by_seed.values()))
+    return list({cell["seed"]: cell for cell in group}.values())
 
 
 def well_served(cells: Cells) -> list[str]:
@@ -177,10 +180,8 @@ def better_served(cells: Cells) -> list[str]:
     """The people whose wish it keeps clearly more often than the base, on the same questions."""
     found = []
     for person in people_of(cells):
-        group = of(cells, person=person)
-        hinted = middle(shared_shares(of(group, recipe="hinted"), 0))
-        began = {cell["seed"]: cell for cell in group if cell["recipe"] != "hinted"}
-        base = middle(shared_shares(list(began.values()), 0))
+        hinted = middle(shared_shares(of(cells, person=person, recipe="hinted"), 0))
+        base = middle(shared_shares(_began(cells, person), 0))
         if hinted is not None and base is not None and hinted - base >= GAIN:
             found.append(person)
     return found

@@ -76,8 +76,10 @@ def is_present(row: dict[str, Any]) -> bool:
     default = json.loads(TrainConfig().to_json())
     # Nobody else who has several wishes liked enough replies for KTO beside the hints.
     would = recipe.config.method == "combine" and row["person"] == "recipes"
-    early = {"kto_beside": 0 if would else recipe.config.kto_beside}
-    early["hint_heard_min"] = recipe.config.hint_heard_min  # older.py marks whom it changes
+    early = {
+        "kto_beside": 0 if would else recipe.config.kto_beside,
+        "hint_heard_min": recipe.config.hint_heard_min,  # older.py marks whom it changes
+    }
     beside = {"liked_weight": 0.0, "kto_beside_steps": 2}  # before they were settings
     then["config"] = {**default, **early, **beside, **then["config"]}
     if then["trainer"] in EARLIER:

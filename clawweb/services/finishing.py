@@ -88,7 +88,7 @@ def note_unheard(job: TrainingJob, unheard: Collection[int]) -> None:
     if not held(job).exists():
         raise LeaseLost(job.public_id)
     known = TrainingSample.objects.filter(job_samples__job=job, by_thumb=True)
-    TrainingSample.objects.filter(pk__in=known.exclude(pk__in=unheard)).update(by_thumb=False)
+    known.exclude(pk__in=unheard).update(by_thumb=False)
     mine = TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED, pk__in=unheard)
     if count := mine.update(by_thumb=True, token_effects=None):
         text = sentences.UNHEARD % {"n": count}
