@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
@@ -77,6 +78,25 @@ class Base:
             stated = self.tokenizer.eos_token_id
         return (int(stated),) if isinstance(stated, int) else tuple(int(i) for i in stated)
 
+    @property
+    def end_id(self) -> int:
+        """The id that the template writes after a reply: of several the first may end a text, and
+        no reply. Where it writes none of them, the tokenizer's own."""
+        if "end id" not in self.cache:
+            self.cache["end id"] = self._end_id()
+        return int(str(self.cache["end id"]))
+
+    def _end_id(self) -> int:
+        reply = "Good."
+        chat = [Message(role="user", content="Hi."), Message(role="assistant", content=reply)]
+        try:
+            text = self.tokenizer.apply_chat_template(template_messages(chat), tokenize=False)
+        except (ValueError, TemplateError):
+            text = ""
+        after = self.encode(text.rpartition(reply)[2]) if reply in text else ()
+        own = self.tokenizer.eos_token_id
+        return next((i for i in (*after, own) if i in self.eos_ids), self.eos_ids[0])
+
     def render(
         self,
         messages: Sequence[Message],
@@ -100,7 +120,13 @@ class Base:
 
     def answer_ids(self, text: str) -> tuple[int, ...]:
         """A whole reply that says this: its tokens and the end token."""
-        return (*self.encode(text.strip()), self.eos_ids[0])
+        return (*self.encode(text.strip()), self.end_id)
+
+    def beginning(self, text: str, tokens: int) -> str:
+        """The first tokens of the text, as text; all of it where it has no more."""
+        ids = self.encode(text)
+        begins = self.tokenizer.decode(ids[:tokens], skip_special_tokens=True)
+        return text if len(ids) <= tokens else str(begins).rstrip("\ufffd ")
 
 
 @contextmanager

@@ -70,23 +70,31 @@ def drift_limit(
     check: Callable[[], None],
 ) -> float:
     """What the user's wishes explain, and the margin: the hinted base's own drift under the newest
-    hints, or the mean drift of the base after each of the newest examples that fit: the larger."""
-    said = (hint.strip() for hint in wishes.hints)
-    hint = joined(list(dict.fromkeys(filter(None, said)))[:NEWEST_HINTS])
-    told = [_under(base, hint, neutral)] if hint else []
+    hints, as many as fit, or its mean drift after each of the newest examples that fit: the larger.
+    """
+    said = filter(None, (hint.strip() for hint in wishes.hints))
+    newest = list(dict.fromkeys(said))[:NEWEST_HINTS]
     room = config.max_tokens - config.gate_tokens
+
+    def fits(prompts: Prompts) -> bool:
+        return bool(prompts) and max(map(len, prompts)) <= room
+
+    kept: list[str] = []
+    for hint in newest:
+        kept += [hint] if fits(_under(base, [*kept, hint], neutral)) else []
     shown = (_after(base, example, neutral) for example in wishes.examples)
-    fitting = (prompts for prompts in shown if prompts and max(map(len, prompts)) <= room)
 
     def explained(ways: Iterable[Prompts]) -> float:
         each = [_prompted_drift(base, model, neutral, way, config, check) for way in ways]
         return statistics.fmean(each) if each else 0.0
 
-    own = max(explained(told), explained(islice(fitting, NEWEST_EXAMPLES)))
+    told = [_under(base, kept, neutral)] if kept else []
+    own = max(explained(told), explained(islice(filter(fits, shown), NEWEST_EXAMPLES)))
     return own + config.gate_drift_margin
 
 
-def _under(base: Base, hint: str, neutral: Sequence[str]) -> Prompts:
+def _under(base: Base, hints: Sequence[str], neutral: Sequence[str]) -> Prompts:
+    hint = joined(hints)
     told = (hinted_messages(asked(each), hint=hint, correction=None) for each in neutral)
     return tuple(base.render(messages) for messages in told)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ from training.adapters import adapter_tensors
 from training.batching import Item
 from training.config import TrainConfig
 from training.errors import OptimizerInvalid
+
+log = logging.getLogger(__name__)
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
@@ -46,7 +49,7 @@ def step_share(
     few = math.sqrt(min(1.0, len(items) / config.batch_size))
     if kl is not None and config.kl_full_share == 0:
         return few
-    if kl is None or effect is None:
+    if kl is None or not effect:  # none was measured, or there is nothing to learn from the hints
         return config.reward_step * _surprise(items, config) * few
     return min(1.0, kl / (config.kl_full_share * effect)) * few
 
@@ -74,6 +77,14 @@ def save_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def go_on_with(optimizer: torch.optim.Optimizer, path: Path) -> None:
+    """From the state as the parent left it; a file that is damaged costs its moments alone."""
+    try:
+        load_optimizer(optimizer, path)
+    except OptimizerInvalid as exc:
+        log.warning("Adam begins anew: %s", exc)
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:

@@ -15,7 +15,7 @@ from rollouts.hints import (
     prompted_messages,
     unasked_messages,
 )
-from rollouts.types import Sample
+from rollouts.types import Message, Sample
 from training.advantages import Baseline, reward_advantage
 from training.base import Base
 from training.batching import Item
@@ -236,13 +236,21 @@ def _chosen_hint(base: Base, item: Item, sample: Sample, config: TrainConfig) ->
 def _teacher_prompt(
     base: Base, sample: Sample, hint: str | None, config: TrainConfig
 ) -> tuple[int, ...]:
-    """The prompt under the hint, after the demonstrations if there is room for them."""
-    hinted = hinted_messages(sample.messages, hint=hint, correction=sample.correction)
-    shown = demonstrated_messages(hinted, sample.demonstrations, hint=hint)
-    prompt_ids = base.render(shown, sample.tools, sample.at)
+    """The prompt under the hint, after the demonstrations if there is room for them; of a
+    correction that leaves no room the beginning, as much as would be learned of it."""
+
+    def told(correction: str | None) -> list[Message]:
+        return hinted_messages(sample.messages, hint=hint, correction=correction)
+
+    hinted = told(sample.correction)
+    ways = [demonstrated_messages(hinted, sample.demonstrations, hint=hint), hinted]
+    if sample.correction:
+        ways.append(told(base.beginning(sample.correction, config.correction_tokens)))
     reply = max(len(sample.response_ids[: config.rated_tokens]), config.reanswer_tokens)
-    if sample.demonstrations and len(prompt_ids) + reply > config.max_tokens:
-        return base.render(hinted, sample.tools, sample.at)
+    for messages in ways:
+        prompt_ids = base.render(messages, sample.tools, sample.at)
+        if len(prompt_ids) + reply <= config.max_tokens:
+            break
     return prompt_ids
 
 

@@ -31,7 +31,7 @@ def write_probe(base: Base, model: PeftModel, path: Path) -> None:
     """
     round_to_saved(model)
     prompt_ids = base.render([Message(role="user", content=QUESTION)])
-    pair = (prompt_ids, (*base.encode(REPLY), base.eos_ids[0]))
+    pair = (prompt_ids, base.answer_ids(REPLY))
     exact = dataclasses.replace(base, autocast_dtype=None)
     adapter_logprobs = response_logprobs(exact, model, pair).tolist()
     with wearing(model, None):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections import Counter
@@ -28,7 +27,7 @@ from training.batching import (
 from training.config import REPLAYED, TrainConfig
 from training.corrections import correction_backward
 from training.demonstrations import with_demonstrations
-from training.errors import Diverged, NoSignal, OptimizerInvalid
+from training.errors import Diverged, NoSignal
 from training.forward import response_logprobs
 from training.heard import unheard_among, without_unheard
 from training.kto import (
@@ -40,14 +39,12 @@ from training.kto import (
 )
 from training.liked import Liked
 from training.metrics import begin_memory, step_metrics
-from training.optimizer import load_optimizer, make_optimizer, step_share
+from training.optimizer import go_on_with, make_optimizer, step_share
 from training.prepare import HINT_NO_EFFECT, prepare, said_again, under_collected
 from training.sampling import sample_replies
 from training.step import StepSums, counts_of, group_backward
 from training.teacher import Effect, Teacher
 from training.types import RATED, REANSWER, THUMBS, StepMetrics, TrainResult
-
-log = logging.getLogger(__name__)
 
 
 def train(
@@ -79,8 +76,7 @@ def train(
     again = said_again(samples, replay)
     items, dropped = _prepared(run, samples, replay, baseline, again)
     config = run.config
-    if parent_optimizer is not None and not config.is_kto:  # which begins from all thumbs anew
-        _go_on_with(run.optimizer, parent_optimizer)
+    adam = run.begin_steps(parent_optimizer)
     hinted = [item for item in items if item.is_hinted]
     run.sets = reanswer_sets(items, config)
     replayed = _replayed(run, replay, again, is_alone=not hinted) if run.sets else []
@@ -106,7 +102,7 @@ def train(
         effects=dict(run.effects),
         unheard=run.unheard,
         baseline=updated_baseline(baseline, rewards, rate=config.baseline_rate),
-        optimizer=run.optimizer,
+        optimizer=adam,
         stopped=stopped,
         seconds=clock() - run.started,
     )
@@ -176,17 +172,19 @@ class _Run:
         """Whether what begins now would end after the time that a job has."""
         return now - self.started + self.longest_step > self.config.train_seconds
 
+    def begin_steps(self, parent: Path | None) -> torch.optim.AdamW:
+        """Adam as the parent left it, for the child to go on with. KTO, which begins from all
+        thumbs anew, steps by one of its own: its moments would be of another loss."""
+        adam = self.optimizer
+        if parent is not None:
+            go_on_with(adam, parent)
+        if self.config.is_kto:
+            self.optimizer = make_optimizer(self.model, self.config)
+        return adam
+
     @property
     def parameters(self) -> list[Tensor]:
         return list(self.optimizer.param_groups[0]["params"])
-
-
-def _go_on_with(optimizer: torch.optim.Optimizer, path: Path) -> None:
-    """From Adam's state as the parent left it; a file that is damaged costs its moments alone."""
-    try:
-        load_optimizer(optimizer, path)
-    except OptimizerInvalid as exc:
-        log.warning("Adam begins anew: %s", exc)
 
 
 def _prepared(

@@ -105,6 +105,44 @@ def test_a_long_correction_trains_on_its_beginning(base: Base, config: TrainConf
     assert kept(correction_tokens=4096) == ids
 
 
+def test_a_correction_that_leaves_no_room_is_told_as_far_as_it_is_learned(
+    base: Base, config: TrainConfig
+) -> None:
+    long = " ".join(f"word{number}" for number in range(60))
+    tight = replace(config, correction_tokens=20)
+    whole, short = (corrected(base, 1, text) for text in (long, base.beginning(long, 20)))
+    (roomy,) = items_of(base, [whole], tight)
+    (begun,) = items_of(base, [short], tight)
+    assert len(roomy.teacher_prompt_ids) > len(begun.teacher_prompt_ids)
+    room = len(begun.teacher_prompt_ids) + len(begun.response_ids)
+    (cut,) = items_of(base, [whole], replace(tight, max_tokens=room))
+    assert cut.teacher_prompt_ids == begun.teacher_prompt_ids
+    assert cut.correction_ids == roomy.correction_ids
+    assert items_of(base, [whole], replace(tight, max_tokens=room - 1)) == []
+
+
+def test_the_beginning_of_a_text(base: Base) -> None:
+    text = "Zürich is — mostly — warm."
+    assert base.beginning(text, 1000) == text
+    begun = base.beginning(text, 3)
+    assert 0 < len(begun) < len(text)
+    assert text.startswith(begun)
+
+
+def test_a_reply_ends_as_the_template_ends_it(base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
+    (end,) = base.eos_ids
+    other = base.pad_id if base.pad_id != end else end + 1
+    monkeypatch.setattr(base.model.generation_config, "eos_token_id", [other, end])
+    assert base.eos_ids == (other, end)  # the first of which ends no turn
+    assert base.answer_ids(" Yes. ") == (*base.encode("Yes."), end)
+    base.cache.clear()
+    monkeypatch.setattr(base.tokenizer, "chat_template", "{{ messages[0].content }}")
+    assert base.end_id == end  # the tokenizer's own
+    base.cache.clear()
+    monkeypatch.setattr(base.model.generation_config, "eos_token_id", [other])
+    assert base.end_id == other
+
+
 def test_a_job_makes_corrections_likelier_and_says_how_far_it_is(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:

@@ -299,6 +299,23 @@ def test_a_job_of_thumbs_alone_begins_without_adams_moments(
         torch.testing.assert_close(one, two, rtol=0, atol=0)
 
 
+def test_a_job_of_thumbs_alone_keeps_the_moments_for_later_hints(
+    base: Base, model: PeftModel, config: TrainConfig, tmp_path: Path
+) -> None:
+    said, _ = job(base, model, thumbs(base, -1.0, hint="Be brief."), config)
+    save_optimizer(said.optimizer, path := tmp_path / "a.optimizer.safetensors")
+    result, _ = job(base, model, thumbs(base, 1.0, -1.0), config, parent_optimizer=path)
+    assert result.config.is_kto
+    assert result.steps > 0
+    for moments, kept in zip(
+        said.optimizer.state.values(), result.optimizer.state.values(), strict=True
+    ):
+        assert float(kept["step"]) == said.steps
+        torch.testing.assert_close(kept["exp_avg"], moments["exp_avg"], rtol=0, atol=0)
+    fresh, _ = job(base, model, thumbs(base, 1.0, -1.0), config)
+    assert not fresh.optimizer.state  # none of the hints' loss yet
+
+
 def test_ktos_settings_are_for_thumbs_alone_of_both_kinds(base: Base, config: TrainConfig) -> None:
     both, hinted = thumbs(base, 1.0, -1.0), thumbs(base, -1.0, hint="Be brief.")
     assert of_thumbs_alone(base, config, both, ()).method == "kto"

@@ -73,6 +73,12 @@ def test_a_hint_of_small_effect_still_takes_whole_steps() -> None:
     assert step_share(0.01, effect=0.01, config=TrainConfig(), items=items) == 1.0
 
 
+def test_hints_without_any_effect_are_no_division_by_it() -> None:
+    config = TrainConfig(batch_size=8, reward_step=0.4)
+    items = [item_with(None)] * 8
+    assert step_share(0.0, effect=0.0, config=config, items=items) == pytest.approx(0.4)
+
+
 def test_adams_state_survives_saving(
     base: Base, model: PeftModel, config: TrainConfig, tmp_path: Path
 ) -> None:

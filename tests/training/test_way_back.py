@@ -80,6 +80,17 @@ def teach_to_repeat(base: Base, model: PeftModel, *, steps: int) -> None:
         optimizer.zero_grad()
 
 
+def test_a_hint_that_leaves_no_room_explains_no_drift(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    def limit(*hints: str) -> float:
+        return drift_limit(base, model, PROMPTS, Wishes(hints=hints), config, nothing)
+
+    endless = "word " * config.max_tokens
+    assert limit(endless) == config.gate_drift_margin < limit("Be brief.")
+    assert limit(endless, "Be brief.") == limit("Be brief.", endless) == limit("Be brief.")
+
+
 def test_a_version_that_repeats_itself_is_moved_back_until_it_does_not(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
