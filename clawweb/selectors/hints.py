@@ -118,16 +118,31 @@ def put_aside(
 ) -> set[int]:
     """Of the samples that a job may claim, oldest first, and of those it would replay, the ones
     that the user has contradicted since: in these, or elsewhere."""
-    elsewhere = _said_since(samples[0], version) if samples else ()
-    return contradicted_by_newer([*replayed, *samples, *elsewhere])
+    known = [*replayed, *samples]
+    return contradicted_by_newer([*known, *_said_since(known, version)])
 
 
-def _said_since(sample: TrainingSample, version: AdapterVersion | None) -> QuerySet[TrainingSample]:
-    """What its user said later and still holds: open, kept aside for the gate, too, or learned by
-    the version or one of its line."""
+def _said_since(
+    samples: Sequence[TrainingSample], version: AdapterVersion | None
+) -> Iterable[TrainingSample]:
+    """What their user said since the first of them and still holds: open, kept aside for the gate,
+    too, or learned by the version or one of its line."""
+    if not samples:
+        return ()
     there = Q(state=SampleState.READY) | Q(state=SampleState.TRAINED, adapter__in=line_of(version))
-    later = _holding().filter(there, user=sample.user_id, pk__gt=sample.pk)
-    return later.defer(*BULKY_OF_TURN)
+    first = min(_since(sample, _behind(sample)) for sample in samples)
+    rest = _holding().filter(there, user=samples[0].user_id, pk__gt=first)
+    return rest.exclude(pk__in=[row.pk for row in samples]).defer(*BULKY_OF_TURN)
+
+
+def _behind(sample: TrainingSample) -> list[TrainingSample]:
+    """What said the hints that a liked reply followed."""
+    return list(sample.behind().select_related("feedback")) if sample.reward == 1 else []
+
+
+def _since(sample: TrainingSample, behind: Sequence[TrainingSample]) -> int:
+    """When what it teaches was said: who likes what followed a hint says nothing new."""
+    return max((row.pk for row in behind), default=sample.pk)
 
 
 def live_line(user: User) -> list[int]:
@@ -141,8 +156,9 @@ def contradicted_by_newer(samples: Iterable[TrainingSample]) -> set[int]:
     axes = Axes(FeedbackReason.objects.all())
     wanted: dict[str, str] = {}
     older = set()
-    for sample in sorted(samples, key=lambda row: row.pk, reverse=True):
-        said = _said(sample, axes)
+    told = [(sample, _behind(sample)) for sample in samples]
+    for sample, behind in sorted(told, key=lambda row: _since(*row), reverse=True):
+        said = _said([sample, *behind], axes)
         if all(wanted.get(axis, pole) == pole for axis, pole in said.poles.items()):
             wanted |= said.poles
         elif not said.says_more:
@@ -150,12 +166,9 @@ def contradicted_by_newer(samples: Iterable[TrainingSample]) -> set[int]:
     return older
 
 
-def _said(sample: TrainingSample, axes: Axes) -> Said:
-    """What the sample teaches; a liked reply teaches the hints it followed. A judge's words have no
-    pole: they never put a person's aside."""
-    ratings = [sample.feedback]
-    if sample.reward == 1:
-        ratings += [row.feedback for row in sample.behind().select_related("feedback")]
-    found = [axes.of_rating(rating) for rating in ratings if rating]
+def _said(samples: Sequence[TrainingSample], axes: Axes) -> Said:
+    """What a sample teaches, and then those behind it. A judge's words have no pole: they never put
+    a person's aside."""
+    found = [axes.of_rating(sample.feedback) for sample in samples if sample.feedback]
     poles = {axis: pole for said in reversed(found) for axis, pole in said.poles.items()}
     return Said(poles, says_more=any(said.says_more for said in found))

@@ -121,6 +121,39 @@ def test_what_was_put_aside_stays_so_once_the_newer_wish_is_learned(alice):
     assert receipt(old)["state"] == "superseded"
 
 
+def hint_of(slug):
+    return FeedbackReason.objects.get(slug=slug).hint
+
+
+def test_a_like_of_what_followed_an_older_wish_puts_no_newer_one_aside(alice):
+    followed = make_turn(alice, prompted_hints=[hint_of("too_long")])
+    down(make_turn(alice), "too_long")
+    down(newest := make_turn(alice), "too_short")
+    up(followed)
+    assert [s.turn for s in jobs.samples_of(claimed_job(alice))] == [newest]
+    assert receipt(newest)["state"] == "in_training"
+
+
+def test_a_like_of_what_followed_a_wish_that_was_put_aside_is_a_thumb(alice):
+    old, new, job = put_aside(alice)
+    jobs.end_job(job, state=JobState.DEPLOYED, learned=make_adapter(alice, 1, "live"))
+    up(followed := make_turn(alice, version=1, prompted_hints=[hint_of("too_long")]))
+    (sample,) = jobs.samples_of(claimed_job(alice))
+    assert sample.turn == followed
+    assert sample.lessons == ()
+
+
+def test_nothing_is_replayed_that_a_rating_kept_aside_contradicts(alice):
+    down(old := make_turn(alice), "too_long")
+    job = claimed_job(alice)
+    jobs.end_job(job, state=JobState.DEPLOYED, learned=make_adapter(alice, 1, "live"))
+    down(against := make_turn(alice, version=1), "too_short")
+    TrainingSample.objects.filter(turn=against).update(held_back=True)
+    down(make_turn(alice, version=1), "no_lists")
+    assert jobs.samples_of(claimed_job(alice), "replay") == []
+    assert receipt(old)["state"] == "learned"
+
+
 def test_who_says_again_what_was_put_aside_means_it(alice):
     old, new, job = put_aside(alice)
     jobs.end_job(job, state=JobState.FAILED, reason="because")
