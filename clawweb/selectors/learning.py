@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from asgiref.sync import async_to_sync
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import Count, OuterRef, QuerySet, Subquery
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
@@ -330,11 +330,17 @@ def metric_points(job: TrainingJob, after: int = -1) -> list[dict[str, Any]]:
 
 
 def adapters_of(user: User) -> QuerySet[AdapterVersion]:
-    return (
-        AdapterVersion.objects.filter(user=user)
-        .select_related("parent", "job")
-        .prefetch_related("gate")
-    )
+    ratings = Count("learned_samples__turn", distinct=True)
+    rows = AdapterVersion.objects.filter(user=user).annotate(ratings=ratings)
+    return rows.select_related("parent", "job").prefetch_related("gate")
+
+
+def _ratings(adapter: AdapterVersion) -> int:
+    """How many it learned; what is left of one whose note was taken back is no other."""
+    known: int | None = getattr(adapter, "ratings", None)
+    if known is not None:
+        return known
+    return adapter.learned_samples.order_by().values("turn").distinct().count()
 
 
 def adapter_json(adapter: AdapterVersion) -> dict[str, Any]:
@@ -347,15 +353,9 @@ def adapter_json(adapter: AdapterVersion) -> dict[str, Any]:
         "note": adapter.note,
         "parent": adapter.parent.name if adapter.parent else None,
         "job": job.public_id if job else None,
-        "samples": adapter.learned_samples.count(),
+        "samples": _ratings(adapter),
         "gate": [
-            {
-                "measure": row.measure,
-                "value": row.value,
-                "limit": row.limit,
-                "ok": row.ok,
-                "text": row.text,
-            }
+            {name: getattr(row, name) for name in ("measure", "value", "limit", "ok", "text")}
             for row in adapter.gate.all()
         ],
         "size_bytes": adapter.size_bytes,

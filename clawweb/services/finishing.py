@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Q
 from django.utils.translation import gettext as _
 
 from clawweb import sentences
@@ -44,8 +44,9 @@ def finish_wanted(job: TrainingJob) -> bool:
 @transaction.atomic
 def give_back_untrained(job: TrainingJob, trained: Collection[int]) -> None:
     """The ratings that an early end left out count again and are no part of the job."""
-    mine = TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED)
-    left = list(mine.exclude(pk__in=trained).values_list("pk", flat=True))
+    mine = TrainingSample.objects.filter(job_samples__job=job, job_samples__role="new")
+    claimed = mine.filter(job=job, state=SampleState.CLAIMED)
+    left = list(claimed.exclude(pk__in=trained).values_list("pk", flat=True))
     if not left or not held(job).exists():
         return
     _let_go(job, left)
@@ -56,16 +57,25 @@ def give_back_untrained(job: TrainingJob, trained: Collection[int]) -> None:
 
 
 def _let_go(job: TrainingJob, samples: Collection[int]) -> None:
-    """They are no part of the job any more, and count again where they still hold."""
+    """They are no part of the job any more, and count again where they still hold; what is left of
+    those whose note was taken back meanwhile, too."""
+    turns = list(TrainingSample.objects.filter(pk__in=samples).values_list("turn", flat=True))
     job.job_samples.filter(role="new", sample__in=samples).delete()
-    give_back(TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED, pk__in=samples))
+    give_back(TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED, turn__in=turns))
 
 
 @transaction.atomic
 def leave_out_withdrawn(job: TrainingJob) -> None:
-    """Ratings that were taken back while the job waited are no part of it."""
+    """Ratings that were taken back while the job waited, or a note of theirs, are no part of it,
+    nor those of chats that are deleted or kept out by now."""
     mine = TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED)
-    gone = list(mine.filter(replaced_by__state=SampleState.WITHDRAWN).values_list("pk", flat=True))
+    unwanted = mine.filter(
+        Q(replaced_by__state=SampleState.WITHDRAWN)
+        | Q(replaced_by__job=job)
+        | Q(turn__session__locked=True)
+        | Q(turn__session__deleted_at__isnull=False)
+    )
+    gone = list(unwanted.values_list("pk", flat=True))
     if gone and held(job).exists():
         _let_go(job, gone)
         changed(job.user_id, "job", job.public_id)
@@ -108,6 +118,7 @@ def drop_samples(job: TrainingJob, reasons: Mapping[int, str]) -> None:
     for pk, reason in reasons.items():
         dropped = mine.filter(pk=pk)
         dropped.update(state=SampleState.DROPPED, drop_reason=DropReason(reason), job=None)
+    give_back(mine.filter(turn__samples__in=list(reasons)))  # without the note it may train
     count_undisputed(job.user_id)
     rows = TrainingSample.objects.filter(pk__in=list(reasons))
     changed(job.user_id, "receipt", *rows.values_list("turn__public_id", flat=True))

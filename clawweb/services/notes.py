@@ -16,21 +16,31 @@ def take_back_note(*, user: User, text: str) -> int:
     """Take one note out of every rating that said it; how many did. The thumbs stay, and so does
     whatever else those ratings said.
 
-    What a version has learned stays in that version, but no later one is reminded of it.
+    What a version has learned, or is learning, stays in that version, but no later one is reminded
+    of it.
     """
     way, name, samples = samples_saying(user, text)
     for sample in samples:
         changes = _without(sample, way, name)
         rate_turn(turn=sample.turn, author=user, changes={**changes, "final": True})
-        if sample.state == SampleState.TRAINED:
-            _keep_learned(sample)
+        _keep_taken(sample)
     return len(samples)
 
 
-def _keep_learned(sample: TrainingSample) -> None:
-    """What is left of a learned rating is learned already; it does not count a second time."""
+def _keep_taken(sample: TrainingSample) -> None:
+    """What is left of a rating goes with it where a job has taken it, or a version learned it: it
+    does not count a second time."""
+    sample.refresh_from_db(fields=["state", "adapter", "job", "by_thumb"])
+    if sample.state not in (SampleState.CLAIMED, SampleState.TRAINED):
+        return
     left = TrainingSample.objects.filter(turn=sample.turn, pk__gt=sample.pk, state__in=OPEN_SAMPLE)
-    left.update(state=SampleState.TRAINED, adapter=sample.adapter, job=sample.job, held_back=False)
+    left.update(
+        state=sample.state,
+        adapter=sample.adapter,
+        job=sample.job,
+        by_thumb=sample.by_thumb,
+        held_back=False,
+    )
 
 
 def _without(sample: TrainingSample, way: str, name: str) -> dict[str, Any]:
