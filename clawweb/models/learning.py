@@ -235,7 +235,8 @@ class TrainingSample(models.Model):
     # Of each response token that trained: the hinted teacher's log-prob less the agent's own before
     # that step, in nats; NULL = no hint, or not trained
     token_effects = models.JSONField(null=True, blank=True)
-    # Its hint names a kind of request that the model does not hear: the thumb trained alone
+    # Its words trained nothing: they name a kind of request that the model does not tell from
+    # others, or the job's method leaves words aside
     by_thumb = models.BooleanField(default=False)
     refusals = models.PositiveSmallIntegerField(default=0)
     settles_at = models.DateTimeField(null=True)

@@ -17,12 +17,14 @@ from clawweb.models import (
     OPEN_SAMPLE,
     FeedbackReason,
     SampleState,
+    TrainingJob,
     TrainingSample,
     User,
 )
 from clawweb.selectors.hints import live_line
 from clawweb.selectors.learning import BULKY_OF_TURN
 from clawweb.selectors.poles import Axes, Said
+from training.config import TrainConfig
 
 SHOWN = 8  # places where a wish was said, the newest ones
 WAYS = ("reason", "comment", "correction", "read")  # read: by a judge, from what came next
@@ -51,7 +53,8 @@ class Note:
     left: int  # in versions alone that do not answer now, as after a rollback
     newest: datetime
     version: int | None  # the newest version that learned it and stands; None = none has
-    by_thumb: bool  # its thumbs alone were learned: the model does not hear what it is about
+    by_thumb: bool  # its thumbs alone were learned
+    by_method: bool  # as the method left words aside, not as the model does not hear them
     left_version: int | None  # the newest that learned it and was rolled back
     replaced_by: str  # a newer wish that contradicts this one: its label, translated, or words
     evidence: list[Evidence]  # newest first
@@ -105,7 +108,7 @@ def _said(user: User, *, deleted: bool) -> Iterable[TrainingSample]:
     rows = rows.exclude(hint="", correction="")
     if not deleted:
         rows = rows.filter(turn__session__deleted_at=None)
-    found = rows.select_related("turn__session", "adapter", "feedback", "judgement")
+    found = rows.select_related("turn__session", "adapter", "job", "feedback", "judgement")
     return found.defer(*BULKY_OF_TURN, "token_effects").order_by("-id")
 
 
@@ -175,11 +178,11 @@ def _said_by(wish: Wish, axes: Axes) -> Said:
 def _note(wish: Wish, reasons: dict[str, FeedbackReason], over: str, live: set[int]) -> Note:
     states = [_state(sample, live) for sample in wish.samples]
     taught = [
-        (sample.adapter, sample.by_thumb)
+        (sample.adapter, sample)
         for sample in wish.samples
         if sample.state == SampleState.TRAINED and sample.adapter is not None
     ]
-    standing = [(row.version, by) for row, by in taught if row.rolled_back_at is None]
+    standing = [(row.version, sample) for row, sample in taught if row.rolled_back_at is None]
     left = [row.version for row, _ in taught if row.rolled_back_at is not None]
     reason = reasons.get(wish.name) if wish.way == "reason" else None
     return Note(
@@ -192,7 +195,8 @@ def _note(wish: Wish, reasons: dict[str, FeedbackReason], over: str, live: set[i
         left=states.count("left"),
         newest=wish.samples[0].created_at,
         version=max((version for version, _ in standing), default=None),
-        by_thumb=bool(standing) and all(by for _, by in standing),
+        by_thumb=bool(standing) and all(sample.by_thumb for _, sample in standing),
+        by_method=all(_leaves_words_aside(sample.job) for _, sample in standing),
         left_version=max(left, default=None),
         replaced_by=over,
         evidence=[
@@ -205,6 +209,10 @@ def _note(wish: Wish, reasons: dict[str, FeedbackReason], over: str, live: set[i
             for sample, state in zip(wish.samples[:SHOWN], states, strict=False)
         ],
     )
+
+
+def _leaves_words_aside(job: TrainingJob | None) -> bool:
+    return job is not None and not TrainConfig(method=job.method).distils
 
 
 def _state(sample: TrainingSample, live: set[int]) -> str:

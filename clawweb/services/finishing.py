@@ -15,6 +15,7 @@ from clawweb.services import audit
 from clawweb.services.errors import LeaseLost, NothingToKeep
 from clawweb.services.feedback import count_undisputed, give_back
 from clawweb.services.jobs import held, samples_of
+from training.config import TrainConfig
 
 # Why training ends before its last step, by training.types.TrainResult.stopped
 _EARLY = {
@@ -92,15 +93,16 @@ def note_early_end(job: TrainingJob, stopped: str) -> None:
 
 @transaction.atomic
 def note_unheard(job: TrainingJob, unheard: Collection[int]) -> None:
-    """Which of the job's samples taught by their thumb alone, as the model does not hear which kind
-    of request their words are about; what it has heard by now, of earlier ones, too, taught more.
+    """Which of the job's samples taught by their thumb alone: those whose words are about a kind of
+    request that the model does not tell from others, and all where the method leaves words aside.
+    What is replayed taught an earlier version as it did.
     """
     if not held(job).exists():
         raise LeaseLost(job.public_id)
-    known = TrainingSample.objects.filter(job_samples__job=job, by_thumb=True)
-    known.exclude(pk__in=unheard).update(by_thumb=False)
-    mine = TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED, pk__in=unheard)
-    if count := mine.update(by_thumb=True, token_effects=None):
+    mine = TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED)
+    words = mine.exclude(hint="", correction="")
+    words.update(by_thumb=not TrainConfig(method=job.method).distils)
+    if count := mine.filter(pk__in=unheard).update(by_thumb=True, token_effects=None):
         text = sentences.UNHEARD % {"n": count}
         Event.objects.create(user_id=job.user_id, kind="unheard", job=job, text=text)
 

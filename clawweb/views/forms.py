@@ -41,8 +41,8 @@ class ConsentForm(forms.Form):
         label=_("Follow my notes at once"),
         help_text=_(
             "What you tick or write under a reply goes into the prompt of the next ones, the four "
-            "newest notes at most, until a version has learned it. Only while your agent trains on "
-            "what you rate."
+            "newest notes at most, until a version has learned it or your thumb on that reply. "
+            "Only while your agent trains on what you rate."
         ),
         required=False,
     )

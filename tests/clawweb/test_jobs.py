@@ -18,6 +18,7 @@ from clawweb.selectors.learning import (
     receipt,
     versions_behind,
 )
+from clawweb.selectors.notes import notes_of
 from clawweb.services import chat, feedback, finishing, jobs, sessions
 from clawweb.services.errors import AlreadyTraining, LeaseLost, NothingReady
 from rollouts.types import BASE, Message
@@ -306,7 +307,7 @@ def test_samples_dropped_by_the_trainer_keep_their_reason_whatever_becomes_of_th
     assert states(alice) == ["dropped", "ready"]
 
 
-def test_each_attempt_says_anew_whose_words_are_not_heard_of_earlier_ratings_too(alice):
+def test_each_attempt_says_anew_whose_words_are_not_heard(alice):
     (earlier,) = rated(alice, 1)
     earlier.samples.update(state=SampleState.TRAINED, by_thumb=True)
     turns = rated(alice, 2)
@@ -322,11 +323,11 @@ def test_each_attempt_says_anew_whose_words_are_not_heard_of_earlier_ratings_too
     finishing.note_unheard(job, {old, first})
     assert left() == {old, first}
     assert TrainingSample.objects.get(pk=first).token_effects is None
-    finishing.note_unheard(job, {old, second})
+    finishing.note_unheard(job, {second})
     assert left() == {old, second}
     assert [event.text.split(": ")[1] for event in job.events.filter(kind="unheard")] == ["1"] * 2
     finishing.note_unheard(job, ())
-    assert left() == set()
+    assert left() == {old}  # the version that learned it had not heard it
     assert job.events.filter(kind="unheard").count() == 2
     jobs.end_job(job, state=JobState.CANCELLED)
     with pytest.raises(LeaseLost):
@@ -350,3 +351,16 @@ def test_held_back_samples_are_not_claimed(alice):
     assert len(jobs.samples_of(job)) == 1
     assert len(held_back_samples(alice)) == 1
     assert TrainingSample.objects.filter(state=SampleState.READY).count() == 1
+
+
+@pytest.mark.parametrize(("method", "alone"), [("combine", False), ("kto", True), ("binary", True)])
+def test_words_that_the_method_leaves_aside_are_learned_by_thumb(alice, method, alone):
+    (told,) = rated(alice, 1)
+    up(liked := make_turn(alice))
+    job = claimed_job(alice, method=method)
+    finishing.note_unheard(job, ())
+    assert [turn.samples.get().by_thumb for turn in (told, liked)] == [alone, False]
+    jobs.end_job(job, state=JobState.DEPLOYED, learned=make_adapter(alice, 1, "live"))
+    assert receipt(told)["text"] == "learned in v1" + " by its thumb alone" * alone
+    (note,) = notes_of(alice)
+    assert (note.by_thumb, note.by_method) == (alone, alone)
