@@ -131,10 +131,10 @@ class ChatConsumer(NudgeConsumer):
                 raise ServiceError(f"a message's type is one of {', '.join(commands)}")
             await command(content)
         except (ServiceError, KeyError, TypeError, AttributeError, ValueError) as exc:
-            message = str(exc) if isinstance(exc, ServiceError) else "that message is malformed"
+            message = str(exc) if isinstance(exc, ServiceError) else _("That message is malformed.")
             await self._error(content, message)
         except (Turn.DoesNotExist, ChatSession.DoesNotExist):
-            await self._error(content, "that is not there")
+            await self._error(content, _("That is not there any more. Load the page again."))
         except DatabaseError as exc:  # a socket that dies would be sent the same again and again
             out = outage(exc)
             log.warning("a command failed on the database", exc_info=None if out else exc)
@@ -157,7 +157,9 @@ class ChatConsumer(NudgeConsumer):
         if not text:
             raise ServiceError(_("Write something first."))
         if len(text) > MAX_TEXT:
-            raise ServiceError(f"A message has at most {MAX_TEXT:,} characters.")
+            raise ServiceError(
+                _("A message has at most %(n)s characters.") % {"n": f"{MAX_TEXT:,}"}
+            )
         turn = await in_db(self._open, content, text)
         await self._announce(turn, content)
         await in_db(tasks.after_opening, turn)

@@ -45,6 +45,8 @@ AS_ASKED = gettext_noop("after step %(n)s of %(of)s, as was asked for")
 DEPLOYED_BY = gettext_noop("deployed by %(job)s")
 PROMOTED = gettext_noop("promoted by hand")
 ROLLED_BACK = gettext_noop("rolled back from version %(n)s")
+REPLACED = gettext_noop("Its files were removed: newer versions replaced it.")
+DELETED = gettext_noop("Its user deleted it.")
 _DEPLOYING = gettext_noop("deploying")
 # What a process is at
 IDLE = gettext_noop("waits for work")

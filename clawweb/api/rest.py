@@ -113,9 +113,8 @@ def _refused(request: HttpRequest, exc: ServiceError) -> HttpResponse:
 
 @api.exception_handler(ObjectDoesNotExist)
 def _missing(request: HttpRequest, exc: ObjectDoesNotExist) -> HttpResponse:
-    return problem(
-        request, status=404, title="not_found", detail="There is no such thing of yours."
-    )
+    detail = _("There is no such thing of yours.")
+    return problem(request, status=404, title="not_found", detail=detail)
 
 
 @api.exception_handler(AuthenticationError)
@@ -154,7 +153,7 @@ def _broken(request: HttpRequest, exc: Exception) -> HttpResponse:
     logging.getLogger(__name__).exception("%s %s failed", request.method, route_of(request))
     if out := outage(exc):
         return _refused(request, out)
-    detail = "Something broke on our side. The request id finds it in the log."
+    detail = _("Something broke on our side. The request id finds it in the log.")
     return problem(request, status=500, title="internal_error", detail=detail)
 
 

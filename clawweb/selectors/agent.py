@@ -19,7 +19,7 @@ from clawweb.models import (
     Turn,
     User,
 )
-from clawweb.selectors.hints import live_line
+from clawweb.selectors.hints import answering_line
 from clawweb.selectors.inspector import newest_feedback
 from clawweb.selectors.learning import BULKY, NEWEST_VOTE
 
@@ -113,7 +113,7 @@ def funnel(user: User) -> list[tuple[str, int]]:
     """How many ratings got how far: given, usable, learned, and learned by what answers now. Pages
     translate the names, programs get them as they are."""
     counts, learned = stages(user)
-    now = learned.filter(adapter__in=live_line(user)).count()
+    now = learned.filter(adapter__in=answering_line(user)).count()
     return [*counts.items(), (gettext_noop("in what answers now"), now)]
 
 

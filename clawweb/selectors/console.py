@@ -78,7 +78,7 @@ def uses_of_samples(job: TrainingJob) -> list[dict[str, Any]]:
     counts: dict[tuple[str, bool], int] = {}
     for role, state, reason, number in counted.annotate(number=Count("pk")):
         is_left = role == "new" and state == SampleState.DROPPED and bool(reason)
-        words = DropReason(reason).label if is_left else _role_words(role, is_active=job.is_active)
+        words = DropReason(reason).label if is_left else _role_words(role, job)
         counts[words, is_left] = counts.get((words, is_left), 0) + number
     whole = max(counts.values(), default=0)
     found = [
@@ -92,9 +92,12 @@ def _by_use(row: dict[str, Any]) -> tuple[bool, int]:
     return row["is_left"], -row["count"]
 
 
-def _role_words(role: str, *, is_active: bool) -> str:
+def _role_words(role: str, job: TrainingJob) -> str:
     if role == "replay":
         return _("reminded of, from earlier")
     if role == "reanswer":
         return _("asked again, to learn from the new answer")
-    return _("being learned from") if is_active else _("learned from")
+    if job.is_active:
+        return _("being learned from")
+    learned = job.state == JobState.DEPLOYED
+    return _("learned from") if learned else _("was to be learned from")

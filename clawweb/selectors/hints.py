@@ -20,7 +20,7 @@ from clawweb.models import (
     TrainingSample,
     User,
 )
-from clawweb.selectors.learning import BULKY_OF_TURN, line_of, live_adapter
+from clawweb.selectors.learning import BULKY_OF_TURN, line_of, live_adapter, trained_on_from
 from clawweb.selectors.poles import Axes, Said
 from training.config import CANDIDATES, KTO, REPLAYED, THUMBS_REPLAYED
 
@@ -47,7 +47,7 @@ def unlearned_hints(user: User) -> list[str]:
     open_ones = list(own.exclude(hint="").order_by("-id"))
     if not open_ones:
         return []
-    learned = said.filter(state=SampleState.TRAINED, adapter__in=live_line(user))
+    learned = said.filter(state=SampleState.TRAINED, adapter__in=answering_line(user))
     # What was learned later than a hint was given may contradict it, and then wins too.
     newer = learned.filter(pk__gt=open_ones[-1].pk)
     contradicted = contradicted_by_newer([*open_ones, *newer])
@@ -145,9 +145,10 @@ def _since(sample: TrainingSample, behind: Sequence[TrainingSample]) -> int:
     return max((row.pk for row in behind), default=sample.pk)
 
 
-def live_line(user: User) -> list[int]:
-    """The live version and those it was trained from: what they learned, the agent knows."""
-    return [row.pk for row in line_of(live_adapter(user))]
+def answering_line(user: User) -> list[int]:
+    """The version that answers and those it was trained from: what they learned, the agent knows.
+    None while the live one stands aside, as the server could not wear it."""
+    return [row.pk for row in line_of(trained_on_from(live_adapter(user)))]
 
 
 def contradicted_by_newer(samples: Iterable[TrainingSample]) -> set[int]:

@@ -169,6 +169,7 @@ def receipt(turn: Turn, waiting: Waiting | None = None) -> dict[str, Any] | None
         "job": job.public_id if job else None,
         "adapter": sample.adapter.name if sample.adapter else None,
         "text": _receipt_text(sample, state, count),
+        "judged": sample.judgement_id is not None,
     }
 
 

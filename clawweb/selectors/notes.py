@@ -21,7 +21,7 @@ from clawweb.models import (
     TrainingSample,
     User,
 )
-from clawweb.selectors.hints import live_line
+from clawweb.selectors.hints import answering_line
 from clawweb.selectors.learning import BULKY_OF_TURN
 from clawweb.selectors.poles import Axes, Said
 from training.config import TrainConfig
@@ -37,7 +37,8 @@ class Evidence:
     session: str
     turn: str
     at: datetime
-    state: str  # learned, waiting, left (learned, by what does not answer now) or unused
+    state: str  # learned, waiting, aside (for the gate), out (its chat is kept out of training),
+    # left (learned, by what does not answer now) or unused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,7 @@ class Note:
     times: int
     learned: int  # of these, in the version that answers now
     waiting: int  # to be trained on
+    aside: int  # kept for the gate, or in chats that are kept out of training
     left: int  # in versions alone that do not answer now, as after a rollback
     newest: datetime
     version: int | None  # the newest version that learned it and stands; None = none has
@@ -61,7 +63,7 @@ class Note:
 
     @property
     def unused(self) -> int:
-        return self.times - self.learned - self.waiting - self.left
+        return self.times - self.learned - self.waiting - self.aside - self.left
 
     @property
     def waits(self) -> bool:
@@ -89,8 +91,8 @@ def notes_of(user: User) -> list[Note]:
     reasons = {row.slug: row for row in FeedbackReason.objects.all()}
     wishes = _wishes(shown)
     over = _contradicted(wishes, reasons)
-    live = set(live_line(user))
-    return [_note(wish, reasons, over.get((wish.way, wish.name), ""), live) for wish in wishes]
+    answers = set(answering_line(user))
+    return [_note(wish, reasons, over.get((wish.way, wish.name), ""), answers) for wish in wishes]
 
 
 def samples_saying(user: User, text: str) -> tuple[str, str, list[TrainingSample]]:
@@ -175,8 +177,8 @@ def _said_by(wish: Wish, axes: Axes) -> Said:
     return axes.of_text(wish.text if wish.way == "comment" else "")
 
 
-def _note(wish: Wish, reasons: dict[str, FeedbackReason], over: str, live: set[int]) -> Note:
-    states = [_state(sample, live) for sample in wish.samples]
+def _note(wish: Wish, reasons: dict[str, FeedbackReason], over: str, answers: set[int]) -> Note:
+    states = [_state(sample, answers) for sample in wish.samples]
     taught = [
         (sample.adapter, sample)
         for sample in wish.samples
@@ -192,6 +194,7 @@ def _note(wish: Wish, reasons: dict[str, FeedbackReason], over: str, live: set[i
         times=len(wish.samples),
         learned=states.count("learned"),
         waiting=states.count("waiting"),
+        aside=states.count("aside") + states.count("out"),
         left=states.count("left"),
         newest=wish.samples[0].created_at,
         version=max((version for version, _ in standing), default=None),
@@ -215,9 +218,11 @@ def _leaves_words_aside(job: TrainingJob | None) -> bool:
     return job is not None and not TrainConfig(method=job.method).distils
 
 
-def _state(sample: TrainingSample, live: set[int]) -> str:
+def _state(sample: TrainingSample, answers: set[int]) -> str:
     if sample.state in OPEN_SAMPLE:
-        return "waiting"
+        if sample.turn.session.locked and sample.state != SampleState.CLAIMED:
+            return "out"
+        return "aside" if sample.held_back else "waiting"
     if sample.state != SampleState.TRAINED or sample.adapter_id is None:
         return "unused"
-    return "learned" if sample.adapter_id in live else "left"
+    return "learned" if sample.adapter_id in answers else "left"

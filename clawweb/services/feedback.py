@@ -60,7 +60,7 @@ def rate_turn(*, turn: Turn, author: User, changes: dict[str, Any], source: str 
         Turn.objects.select_for_update(of=("self",)).select_related("session__user").get(pk=turn.pk)
     )
     before = latest_feedback(turn)
-    said = _merged(before, changes)
+    said = _merged(before, changes, turn.reply.strip())
     is_new = before is None or any(getattr(before, name) != said[name] for name in _GIVEN)
     # Said again after a newer rating had put it aside: now it is the newer one.
     is_new |= turn.samples.filter(state=SampleState.SUPERSEDED, replaced_by=None).exists()
@@ -105,8 +105,9 @@ def take_over(*, turn: Turn, author: User, said: Sequence[FeedbackLine]) -> None
         _replace_sample(turn, row)
 
 
-def _merged(before: Feedback | None, changes: dict[str, Any]) -> dict[str, Any]:
-    """The new row's fields: the last row's, with what was said now."""
+def _merged(before: Feedback | None, changes: dict[str, Any], reply: str) -> dict[str, Any]:
+    """The new row's fields: the last row's, with what was said now. Who writes the reply itself
+    corrects nothing."""
     kept: dict[str, Any] = {"value": None, "reasons": [], "comment": "", "correction": ""}
     if before is not None:
         kept = {name: getattr(before, name) for name in _GIVEN}
@@ -119,6 +120,8 @@ def _merged(before: Feedback | None, changes: dict[str, Any]) -> dict[str, Any]:
     for name in ("comment", "correction"):
         if changes.get(name) is not None:
             kept[name] = changes[name].strip()[:MAX_COMMENT]
+    if kept["correction"] == reply:
+        kept["correction"] = ""
     explains = kept["reasons"] or kept["correction"]
     if explains and (kept["value"] is None or "value" not in changes):
         kept["value"] = -1

@@ -201,7 +201,7 @@ def prune() -> None:
         _remove_orphans(pk, {Path(row.path).name for row in rows})
         for row in rows:
             if row.pk not in keep:
-                delete_files(row, why="Its files were removed: newer versions replaced it.")
+                delete_files(row, why=sentences.REPLACED)
             elif row.pk not in in_use:
                 (config().var / f"{row.path}.optimizer.safetensors").unlink(missing_ok=True)
 

@@ -35,8 +35,7 @@ from clawweb.models import (
     User,
 )
 from clawweb.selectors.forgetting import versions_that_learned_from
-from clawweb.selectors.hints import live_line
-from clawweb.selectors.learning import fits, live_adapter
+from clawweb.selectors.learning import fits, line_of, live_adapter
 from clawweb.services import audit, serving
 from clawweb.services.errors import (
     CannotDelete,
@@ -244,7 +243,7 @@ def _go_back(user: User, *, forgetting: bool) -> AdapterVersion | None:
     live = live_adapter(user)
     if live is None:
         raise NothingToRollBack(_("The base model answers already; there is nothing to roll back."))
-    line = live_line(user)
+    line = [row.pk for row in line_of(live)]
     back, further = _way_back(live.live_before, forgetting=forgetting)
     while back is not None:
         try:
@@ -333,7 +332,7 @@ def delete(*, adapter: AdapterVersion) -> None:
     if writing.exists():
         raise CannotDelete(_("It is writing a reply. Try again when that is done."))
     serving.unload(adapter)
-    if not serving.delete_files(adapter, why="Its user deleted it."):
+    if not serving.delete_files(adapter, why=sentences.DELETED):
         raise CannotDelete(_("It went live or was deleted in the meantime. Look again."))
     _note(adapter, "deleted", "")
     audit.record("delete_version", adapter, before={"state": adapter.state})

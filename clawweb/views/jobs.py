@@ -28,6 +28,7 @@ from clawweb.selectors.console import (
 )
 from clawweb.selectors.judging import judge_status
 from clawweb.selectors.learning import (
+    BULKY,
     agent_status,
     job_json,
     seconds_left,
@@ -216,7 +217,8 @@ def job(request: HttpRequest, job_id: str) -> HttpResponse:
 @require_GET
 def job_part(request: HttpRequest, job_id: str, part: str) -> HttpResponse:
     row = job_or_404(request.user, job_id)
-    return render(request, f"console/_job_{part}.html", _job_context(request.user, row))
+    context = _job_context(request.user, row, with_samples=part != "head")
+    return render(request, f"console/_job_{part}.html", context)
 
 
 def _jobs_context(request: HttpRequest) -> dict[str, Any]:
@@ -288,14 +290,14 @@ def _advice(job: TrainingJob) -> str | Promise:
     return ADVICE.get(job.state, "")
 
 
-def _job_context(user: User, job: TrainingJob) -> dict[str, Any]:
+def _job_context(user: User, job: TrainingJob, *, with_samples: bool = True) -> dict[str, Any]:
     own = job.user_id == user.pk
     return {
         "job": _job_row(job),
         "own": own,
         "settings": _settings(job.config),
         # Hints and replies are the owner's; an admin sees how many there are.
-        "job_samples": _job_samples(job) if own else [],
+        "job_samples": _job_samples(job) if own and with_samples else [],
         "uses": uses_of_samples(job),
         "adapter": version_facts(job.child) if job.child else None,
         "events": [
@@ -310,7 +312,8 @@ def _job_context(user: User, job: TrainingJob) -> dict[str, Any]:
 
 
 def _job_samples(job: TrainingJob) -> list[dict[str, Any]]:
-    rows = job.job_samples.select_related("sample__turn__session").order_by("id")
+    found = job.job_samples.select_related("sample__turn__session").order_by("id")
+    rows = found.defer("sample__token_effects", *(f"sample__turn__{name}" for name in BULKY))
     return [
         {"role": row.role, "sample": row.sample, "text": text_of(input_of(row.sample.turn))}
         for row in rows

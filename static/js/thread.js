@@ -150,17 +150,19 @@ export class Thread {
     return true;
   }
 
-  // All counted ratings share one count: the newest receipt tells it for all of them. When one of
-  // them is counted no more, another has to be asked.
+  // All counted ratings share one count: the newest receipt tells it for all of its kind, given or
+  // read by a judge; one of the other kind has to be asked, and another when one is counted no more.
   showReceipt(view, receipt, was = view.turn.receipt) {
     view.turn.receipt = receipt;
     paintReceipt(view.part("receipt"), receipt);
     const counted = this.views.filter(({ turn }) => turn.receipt?.state === "counted");
     if (receipt?.state === "counted") {
-      for (const other of counted) {
+      for (const other of counted.filter(({ turn }) => turn.receipt.judged === receipt.judged)) {
         other.turn.receipt = { ...other.turn.receipt, text: receipt.text, count: receipt.count };
         paintReceipt(other.part("receipt"), other.turn.receipt);
       }
+      const behind = counted.find(({ turn }) => turn.receipt.count?.have !== receipt.count?.have);
+      if (behind) refetch(behind.turn.id, this, (turn) => this.take(turn));
     } else if (was?.state === "counted" && counted.length > 0) {
       refetch(counted[0].turn.id, this, (turn) => this.take(turn));
     }

@@ -197,7 +197,10 @@ async def test_no_command_reaches_anothers_chat(world: World, alice: User, role:
         await end.send_json(command)
         async with asyncio.timeout(30):
             message = await end.receive_json()
-        assert (message["type"], message["message"]) == ("error", "that is not there"), command
+        assert (message["type"], message["message"]) == (
+            "error",
+            "That is not there any more. Load the page again.",
+        ), command
     await end.disconnect()
     assert await in_db(lambda: turn.session.turns.count()) == 1
 

@@ -137,6 +137,17 @@ def test_a_vote_the_other_way_clears_what_explained_the_old_one(alice):
     assert TrainingSample.objects.order_by("-id")[0].hint == ""
 
 
+def test_who_writes_the_reply_itself_corrects_nothing(alice):
+    turn = make_turn(alice, reply="Boil it. \n")
+    said = feedback.rate_turn(turn=turn, author=alice, changes={"correction": " Boil it."})
+    assert (said.value, said.correction) == (None, "")
+    assert not turn.samples.exists()
+    liked = feedback.rate_turn(
+        turn=turn, author=alice, changes={"value": 1, "correction": "Boil it."}
+    )
+    assert (liked.value, turn.samples.get().reward) == (1, 1)
+
+
 def test_a_correction_without_a_vote_is_a_vote_down(alice):
     rate(make_turn(alice), correction="Boil water, add tea.")
     sample = TrainingSample.objects.get()

@@ -24,7 +24,7 @@ from clawweb.models import (
     User,
 )
 from clawweb.selectors.console import uses_of_samples
-from clawweb.selectors.learning import seconds_left
+from clawweb.selectors.learning import adapter_json, adapters_of, seconds_left
 from clawweb.services import finishing, health, jobs
 from clawweb.services.errors import NothingToKeep
 from tests.factories import claimed_job, make_adapter, rated
@@ -301,3 +301,31 @@ def test_an_admin_sees_how_many_ratings_a_job_used_and_why_not(
     page = page_of(client, admin, f"/jobs/{job.public_id}/")
     assert "not used: What was said asks for nothing" in page
     assert "question" not in page.split('id="samples-h"')[1].split("</section>")[0]
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (JobState.TRAINING, "being learned from"),
+        (JobState.DEPLOYED, "learned from"),
+        (JobState.CANCELLED, "was to be learned from"),
+        (JobState.FAILED, "was to be learned from"),
+    ],
+)
+def test_a_job_says_of_what_it_learned_only_when_it_did(
+    alice: User, state: JobState, words: str
+) -> None:
+    rated(alice, 1)
+    job = claimed_job(alice)
+    TrainingJob.objects.filter(pk=job.pk).update(state=state)
+    job.refresh_from_db()
+    assert [row["words"] for row in uses_of_samples(job)] == [words]
+
+
+def test_the_list_of_versions_asks_the_database_no_more_often_for_more_of_them(
+    alice: User, django_assert_max_num_queries: Any
+) -> None:
+    for version in range(1, 9):
+        make_adapter(alice, version, "standby")
+    with django_assert_max_num_queries(2):
+        assert len([adapter_json(row) for row in adapters_of(alice)]) == 8

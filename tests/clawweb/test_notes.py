@@ -12,13 +12,14 @@ from django.utils import timezone
 from clawweb.models import (
     AdapterState,
     AdapterVersion,
+    ChatSession,
     Event,
     SampleState,
     TrainingSample,
     Turn,
     User,
 )
-from clawweb.selectors.agent import reigns
+from clawweb.selectors.agent import funnel, reigns
 from clawweb.selectors.chat import latest_feedback
 from clawweb.selectors.hints import learned_samples
 from clawweb.selectors.notes import notes_of
@@ -83,6 +84,35 @@ def test_a_wish_that_thumbs_alone_could_teach_says_so(client: Client, alice: Use
     gone = make_adapter(alice, 2, AdapterState.STANDBY, rolled_back_at=timezone.now())
     learn([say(alice, "When I cook, use metres.")], gone)
     assert notes_of(alice)[0].by_thumb
+
+
+def test_a_note_does_not_wait_for_a_training_that_it_is_no_part_of(
+    client: Client, alice: User
+) -> None:
+    client.force_login(alice)
+    aside, out = say(alice, "Use metres."), say(alice, "Use metres.")
+    TrainingSample.objects.filter(turn=aside).update(held_back=True)
+    ChatSession.objects.filter(pk=out.session_id).update(locked=True)
+    (note,) = notes_of(alice)
+    assert (note.waits, note.aside, note.unused) == (False, 2, 0)
+    assert [said.state for said in note.evidence] == ["out", "aside"]
+    page = client.get("/agent/").content.decode()
+    assert "waits for the next training" not in page
+    for words in ("2 kept aside", "its chat is kept out of training"):
+        assert words in page
+    TrainingSample.objects.filter(turn=out).update(state=SampleState.CLAIMED)  # it trains already
+    assert notes_of(alice)[0].waits
+
+
+def test_what_a_version_learned_that_stands_aside_is_not_in_what_answers(alice: User) -> None:
+    turn = say(alice, "Use metres.")
+    live = make_adapter(alice, 1, AdapterState.LIVE)
+    learn([turn], live)
+    assert dict(funnel(alice))["in what answers now"] == 1
+    AdapterVersion.objects.filter(pk=live.pk).update(base_hash="another")
+    (note,) = notes_of(alice)
+    assert (note.learned, note.left, note.version) == (0, 1, 1)
+    assert dict(funnel(alice))["in what answers now"] == 0
 
 
 def test_after_a_rollback_a_wish_was_learned_and_not_unused(client: Client, alice: User) -> None:

@@ -147,7 +147,7 @@ async def test_nobody_edits_anothers_message(alice, bob, valkey_server):
     async with connected(bob) as chat:
         await chat.send_json({"type": "send", "edits": turn.public_id, "text": "yours"})
         message = (await until(chat, "error"))[0]
-    assert message["message"] == "that is not there"
+    assert message["message"] == "That is not there any more. Load the page again."
     assert await in_db(Turn.objects.count) == 1
 
 
@@ -175,7 +175,7 @@ async def test_another_users_turn_is_not_there(alice, bob, command, valkey_serve
     async with connected(bob) as chat:
         await chat.send_json({"type": command, "turn": turn.public_id, "client_id": "x"})
         message = (await until(chat, "error"))[0]
-    assert message["message"] == "that is not there"
+    assert message["message"] == "That is not there any more. Load the page again."
     assert await in_db(Turn.objects.count) == 1
 
 
