@@ -254,7 +254,7 @@ def _train(
     if result.dropped:
         finishing.drop_samples(job, result.dropped)
     finishing.give_back_untrained(job, result.trained)
-    finishing.note_unheard(job, result.unheard)
+    finishing.note_unheard(job, result.unheard, distils=result.config.distils)
     finishing.note_early_end(job, result.stopped)
     jobs.note_reanswers(job, result.reanswers)
     jobs.note_effects(job, result.effects)

@@ -106,7 +106,7 @@ def undisputed_samples(user_id: int) -> list[TrainingSample]:
     if not rows:
         return []
     holds = _holding().filter(user=user_id, state__in=[*OPEN_SAMPLE, SampleState.TRAINED])
-    newer = holds.filter(pk__gt=rows[0].pk).defer(*BULKY_OF_TURN)
+    newer = holds.filter(pk__gt=_first_said(rows)).defer(*BULKY_OF_TURN)
     disputed = contradicted_by_newer([*rows, *newer])
     return [row for row in rows if row.pk not in disputed]
 
@@ -130,8 +130,7 @@ def _said_since(
     if not samples:
         return ()
     there = Q(state=SampleState.READY) | Q(state=SampleState.TRAINED, adapter__in=line_of(version))
-    first = min(_since(sample, _behind(sample)) for sample in samples)
-    rest = _holding().filter(there, user=samples[0].user_id, pk__gt=first)
+    rest = _holding().filter(there, user=samples[0].user_id, pk__gt=_first_said(samples))
     return rest.exclude(pk__in=[row.pk for row in samples]).defer(*BULKY_OF_TURN)
 
 
@@ -141,8 +140,17 @@ def _behind(sample: TrainingSample) -> list[TrainingSample]:
 
 
 def _since(sample: TrainingSample, behind: Sequence[TrainingSample]) -> int:
-    """When what it teaches was said: who likes what followed a hint says nothing new."""
-    return max((row.pk for row in behind), default=sample.pk)
+    """When what it teaches was said: who likes what followed hints says nothing new, and it is as
+    old as the oldest of them, each since it was said last."""
+    newest: dict[str, int] = {}
+    for row in behind:
+        newest[row.hint] = max(row.pk, newest.get(row.hint, 0))
+    return min(newest.values(), default=sample.pk)
+
+
+def _first_said(samples: Iterable[TrainingSample]) -> int:
+    """Since when anything could contradict one of them."""
+    return min(_since(sample, _behind(sample)) for sample in samples)
 
 
 def answering_line(user: User) -> list[int]:

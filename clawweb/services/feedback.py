@@ -120,7 +120,7 @@ def _merged(before: Feedback | None, changes: dict[str, Any], reply: str) -> dic
     for name in ("comment", "correction"):
         if changes.get(name) is not None:
             kept[name] = changes[name].strip()[:MAX_COMMENT]
-    if kept["correction"] == reply:
+    if (changes.get("correction") or "").strip() == reply:
         kept["correction"] = ""
     explains = kept["reasons"] or kept["correction"]
     if explains and (kept["value"] is None or "value" not in changes):

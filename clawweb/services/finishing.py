@@ -15,7 +15,6 @@ from clawweb.services import audit
 from clawweb.services.errors import LeaseLost, NothingToKeep
 from clawweb.services.feedback import count_undisputed, give_back
 from clawweb.services.jobs import held, samples_of
-from training.config import TrainConfig
 
 # Why training ends before its last step, by training.types.TrainResult.stopped
 _EARLY = {
@@ -60,7 +59,9 @@ def give_back_untrained(job: TrainingJob, trained: Collection[int]) -> None:
 def _let_go(job: TrainingJob, samples: Collection[int]) -> None:
     """They are no part of the job any more, and count again where they still hold; what is left of
     those whose note was taken back meanwhile, too."""
-    turns = list(TrainingSample.objects.filter(pk__in=samples).values_list("turn", flat=True))
+    # Locked: a note that is taken back beside this replaces them, and this must be seen so.
+    rows = TrainingSample.objects.filter(pk__in=samples).order_by("pk").select_for_update()
+    turns = [row.turn_id for row in rows]
     job.job_samples.filter(role="new", sample__in=samples).delete()
     give_back(TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED, turn__in=turns))
 
@@ -79,6 +80,8 @@ def leave_out_withdrawn(job: TrainingJob) -> None:
     gone = list(unwanted.values_list("pk", flat=True))
     if gone and held(job).exists():
         _let_go(job, gone)
+        rows = TrainingSample.objects.filter(pk__in=gone)
+        changed(job.user_id, "receipt", *rows.values_list("turn__public_id", flat=True))
         changed(job.user_id, "job", job.public_id)
 
 
@@ -92,17 +95,19 @@ def note_early_end(job: TrainingJob, stopped: str) -> None:
 
 
 @transaction.atomic
-def note_unheard(job: TrainingJob, unheard: Collection[int]) -> None:
+def note_unheard(job: TrainingJob, unheard: Collection[int], *, distils: bool) -> None:
     """Which of the job's samples taught by their thumb alone: those whose words are about a kind of
-    request that the model does not tell from others, and all where the method leaves words aside.
-    What is replayed taught an earlier version as it did.
+    request that the model does not tell from others, and all where it trained by a method that
+    leaves words aside. What is replayed taught an earlier version as it did.
     """
     if not held(job).exists():
         raise LeaseLost(job.public_id)
     mine = TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED)
+    mine.update(by_thumb=False)
     words = mine.exclude(hint="", correction="")
-    words.update(by_thumb=not TrainConfig(method=job.method).distils)
-    if count := mine.filter(pk__in=unheard).update(by_thumb=True, token_effects=None):
+    turns = TrainingSample.objects.filter(pk__in=unheard).values("turn")
+    (words.filter(turn__in=turns) if distils else words).update(by_thumb=True)
+    if count := mine.filter(pk__in=unheard).update(token_effects=None):
         text = sentences.UNHEARD % {"n": count}
         Event.objects.create(user_id=job.user_id, kind="unheard", job=job, text=text)
 
@@ -114,6 +119,7 @@ def drop_samples(job: TrainingJob, reasons: Mapping[int, str]) -> None:
     if not held(job).exists():
         raise LeaseLost(job.public_id)
     mine = TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED)
+    list(mine.order_by("pk").select_for_update())  # as in _let_go
     hinted = {row.pk for row in samples_of(job) if row.teaches}
     later = [pk for pk, why in reasons.items() if pk in hinted and why in _WANT_LOGPROBS]
     _let_go(job, later)

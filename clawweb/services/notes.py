@@ -20,7 +20,7 @@ def take_back_note(*, user: User, text: str) -> int:
     of it.
     """
     way, name, samples = samples_saying(user, text)
-    for sample in samples:
+    for sample in reversed(samples):  # oldest first, as a job that ends locks them
         changes = _without(sample, way, name)
         rate_turn(turn=sample.turn, author=user, changes={**changes, "final": True})
         _keep_taken(sample)
@@ -30,10 +30,10 @@ def take_back_note(*, user: User, text: str) -> int:
 def _keep_taken(sample: TrainingSample) -> None:
     """What is left of a rating goes with it where a job has taken it, or a version learned it: it
     does not count a second time."""
-    sample.refresh_from_db(fields=["state", "adapter", "job", "by_thumb"])
+    sample.refresh_from_db(fields=["state", "adapter", "job", "by_thumb", "replaced_by"])
     if sample.state not in (SampleState.CLAIMED, SampleState.TRAINED):
         return
-    left = TrainingSample.objects.filter(turn=sample.turn, pk__gt=sample.pk, state__in=OPEN_SAMPLE)
+    left = TrainingSample.objects.filter(pk=sample.replaced_by_id, state__in=OPEN_SAMPLE)
     left.update(
         state=sample.state,
         adapter=sample.adapter,

@@ -130,9 +130,9 @@ def _learned(user: User) -> dict[int, dict[str, int]]:
         .order_by()
         .values("adapter")
         .annotate(
-            liked=Count("pk", filter=Q(reward=1)),
-            disliked=Count("pk", filter=Q(reward=-1)),
-            corrected=Count("pk", filter=~Q(correction="")),
+            liked=Count("turn", distinct=True, filter=Q(reward=1)),
+            disliked=Count("turn", distinct=True, filter=Q(reward=-1)),
+            corrected=Count("turn", distinct=True, filter=~Q(correction="")),
         )
     )
     return {row["adapter"]: row for row in counts}

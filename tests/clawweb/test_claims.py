@@ -5,13 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from django.utils import timezone
 
 from clawweb.models import ChatSession, FeedbackReason, JobState, SampleState, TrainingSample
-from clawweb.selectors.learning import MAX_VERSION_AGE, adapter_json, ready_samples, receipt
+from clawweb.selectors.learning import MAX_VERSION_AGE, receipt
 from clawweb.selectors.notes import notes_of
 from clawweb.services import feedback, finishing, jobs
-from clawweb.services.notes import take_back_note
 from clawweb.training_run import _kept_aside, sample_for
 from rollouts.types import SamplingParams
 from tests.factories import claimed_job, down, down_alone, make_adapter, make_turn, up
@@ -253,67 +251,6 @@ def test_what_is_taken_back_too_late_says_what_has_learned_it(alice):
     jobs.end_job(job, state=JobState.DEPLOYED, learned=live)
     assert receipt(turn)["state"] == "withdrawn"
     assert receipt(turn)["text"] == "taken back, but learned in v1"
-
-
-def test_a_note_taken_back_before_the_job_trains_is_no_part_of_it(alice):
-    turn, kept = make_turn(alice), make_turn(alice)
-    feedback.rate_turn(turn=turn, author=alice, changes={"value": -1, "comment": "Use metres."})
-    down(kept)
-    job = claimed_job(alice)
-    take_back_note(user=alice, text="Use metres.")
-    finishing.leave_out_withdrawn(job)
-    assert [s.turn for s in jobs.samples_of(job)] == [kept]
-    assert rows_of(turn) == [("superseded", "Use metres."), ("ready", "")]
-
-
-def test_a_note_taken_back_while_its_job_trains_counts_no_second_time(alice):
-    turn = make_turn(alice)
-    feedback.rate_turn(turn=turn, author=alice, changes={"value": -1, "comment": "Use metres."})
-    job = claimed_job(alice)
-    finishing.leave_out_withdrawn(job)  # it trains
-    assert take_back_note(user=alice, text="Use metres.") == 1
-    assert receipt(turn)["state"] == "in_training"
-    finishing.give_back_untrained(job, [row.pk for row in jobs.samples_of(job)])
-    assert [s.turn for s in jobs.samples_of(job)] == [turn]
-    live = make_adapter(alice, 1, "live")
-    jobs.end_job(job, state=JobState.DEPLOYED, learned=live)
-    assert rows_of(turn) == [("trained", "Use metres."), ("trained", "")]
-    assert receipt(turn)["text"] == "learned in v1"
-    assert adapter_json(live)["samples"] == 1  # one rating, whatever rows it has
-
-
-@pytest.mark.parametrize("end", ["fails", "not reached", "dropped", "waits for log-probs"])
-def test_what_is_left_of_a_rating_that_did_not_train_counts(alice, end):
-    turn = make_turn(alice)
-    feedback.rate_turn(turn=turn, author=alice, changes={"value": -1, "comment": "Use metres."})
-    job = claimed_job(alice)
-    (sample,) = jobs.samples_of(job)
-    take_back_note(user=alice, text="Use metres.")
-    if end == "not reached":
-        finishing.give_back_untrained(job, ())
-    elif end != "fails":
-        why = "hint_no_effect" if end == "dropped" else "no_logprobs"
-        finishing.drop_samples(job, {sample.pk: why})
-    jobs.end_job(job, state=JobState.FAILED, reason="because")
-    first = "dropped" if end == "dropped" else "superseded"
-    assert rows_of(turn) == [(first, "Use metres."), ("ready", "")]
-
-
-@pytest.mark.parametrize("change", ["locked", "deleted_at"])
-def test_a_chat_that_is_kept_out_or_deleted_before_the_job_trains_is_no_part_of_it(alice, change):
-    gone, kept = make_turn(alice), make_turn(alice)
-    for turn in (gone, kept):
-        down(turn)
-    job = claimed_job(alice)
-    value = True if change == "locked" else timezone.now()
-    ChatSession.objects.filter(pk=gone.session_id).update(**{change: value})
-    finishing.leave_out_withdrawn(job)
-    assert [s.turn for s in jobs.samples_of(job)] == [kept]
-    assert ready_samples(alice).count() == 0
-
-
-def rows_of(turn):
-    return list(turn.samples.order_by("id").values_list("state", "hint"))
 
 
 def test_a_wish_in_words_puts_an_older_reason_aside(alice):

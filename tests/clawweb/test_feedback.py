@@ -146,6 +146,11 @@ def test_who_writes_the_reply_itself_corrects_nothing(alice):
         turn=turn, author=alice, changes={"value": 1, "correction": "Boil it."}
     )
     assert (liked.value, turn.samples.get().reward) == (1, 1)
+    endless = make_turn(alice, reply="word " * 1000)
+    said = feedback.rate_turn(
+        turn=endless, author=alice, changes={"value": 1, "correction": endless.reply}
+    )
+    assert said.correction == ""
 
 
 def test_a_correction_without_a_vote_is_a_vote_down(alice):

@@ -6,11 +6,21 @@ import pytest
 from django.utils import timezone
 
 from clawweb import training_run
-from clawweb.models import AdapterState, ChatSession, SampleState, TrainingSample, User
+from clawweb.models import (
+    AdapterState,
+    ChatSession,
+    FeedbackReason,
+    JobState,
+    SampleState,
+    TrainingSample,
+    User,
+)
+from clawweb.selectors.hints import put_aside
+from clawweb.selectors.learning import receipt
 from clawweb.services import feedback, jobs
 from clawweb.services.notes import take_back_note
 from rollouts.types import Message, SamplingParams
-from tests.factories import comment, down, in_state, make_adapter, make_turn, up
+from tests.factories import claimed_job, comment, down, in_state, make_adapter, make_turn, up
 from training.config import TrainConfig
 
 SHORT = "Please answer in one or two short sentences, at most 30 words. No lists."
@@ -131,3 +141,47 @@ def test_a_prompted_reply_goes_all_the_way_through_a_job(eager, monkeypatch):
     assert job.state in ("deploying", "refused"), job.reason
     # Only what is distilled is answered again.
     assert job.job_samples.get(role="reanswer").sample.turn == turn
+
+
+def hint_of(slug: str) -> str:
+    return FeedbackReason.objects.get(slug=slug).hint
+
+
+def test_a_like_that_was_put_aside_stays_so_while_the_newer_wish_holds(eager: User) -> None:
+    down(first := make_turn(eager), "too_long")
+    live = make_adapter(eager, 1, AdapterState.LIVE)
+    in_state(first, SampleState.TRAINED, adapter=live)
+    down(make_turn(eager, version=1), "too_short")
+    up(liked := make_turn(eager, version=1, prompted_hints=[hint_of("too_long")]))
+    job = claimed_job(eager)
+    assert receipt(liked)["state"] == "superseded"
+    jobs.end_job(
+        job,
+        state=JobState.DEPLOYED,
+        learned=make_adapter(eager, 2, AdapterState.CANDIDATE, parent=live),
+    )
+    assert receipt(liked)["state"] == "superseded"
+
+
+def test_a_like_is_as_old_as_the_oldest_wish_it_followed(eager: User) -> None:
+    followed = make_turn(eager, prompted_hints=[hint_of("too_long"), hint_of("no_lists")])
+    for reason in ("too_long", "no_lists"):
+        down(make_turn(eager), reason)
+    down(newest := make_turn(eager), "too_short")
+    down(make_turn(eager), "no_lists")
+    up(followed)
+    claimed_job(eager)
+    assert receipt(newest)["state"] == "in_training"
+    assert receipt(followed)["state"] == "superseded"
+
+
+def test_what_was_said_between_a_wish_and_the_like_of_what_followed_it_counts(eager: User) -> None:
+    down(first := make_turn(eager), "too_long")
+    down(against := make_turn(eager), "too_short")
+    live = make_adapter(eager, 1, AdapterState.LIVE)
+    in_state(first, SampleState.TRAINED, adapter=live)
+    in_state(against, SampleState.TRAINED, adapter=live)
+    # As if it were too old to be replayed: it is known all the same.
+    liked = make_turn(eager, version=1, prompted_hints=[hint_of("too_long")])
+    up(liked)
+    assert put_aside([liked.samples.get()], [], live) == {liked.samples.get().pk}

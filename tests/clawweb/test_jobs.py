@@ -9,7 +9,14 @@ from django.utils import timezone
 
 from clawweb.config import config
 from clawweb.engine import base_hash
-from clawweb.models import JobSample, JobState, SampleState, TrainingJob, TrainingSample, Turn
+from clawweb.models import (
+    JobSample,
+    JobState,
+    SampleState,
+    TrainingJob,
+    TrainingSample,
+    Turn,
+)
 from clawweb.selectors.learning import (
     agent_status,
     held_back_samples,
@@ -320,18 +327,18 @@ def test_each_attempt_says_anew_whose_words_are_not_heard(alice):
         return set(TrainingSample.objects.filter(by_thumb=True).values_list("pk", flat=True))
 
     old = earlier.samples.get().pk
-    finishing.note_unheard(job, {old, first})
+    finishing.note_unheard(job, {old, first}, distils=True)
     assert left() == {old, first}
     assert TrainingSample.objects.get(pk=first).token_effects is None
-    finishing.note_unheard(job, {second})
+    finishing.note_unheard(job, {second}, distils=True)
     assert left() == {old, second}
     assert [event.text.split(": ")[1] for event in job.events.filter(kind="unheard")] == ["1"] * 2
-    finishing.note_unheard(job, ())
+    finishing.note_unheard(job, (), distils=True)
     assert left() == {old}  # the version that learned it had not heard it
     assert job.events.filter(kind="unheard").count() == 2
     jobs.end_job(job, state=JobState.CANCELLED)
     with pytest.raises(LeaseLost):
-        finishing.note_unheard(job, {first})
+        finishing.note_unheard(job, {first}, distils=True)
 
 
 def test_the_sweep_asks_about_users_with_ready_samples_and_no_active_job(alice, bob):
@@ -358,7 +365,7 @@ def test_words_that_the_method_leaves_aside_are_learned_by_thumb(alice, method, 
     (told,) = rated(alice, 1)
     up(liked := make_turn(alice))
     job = claimed_job(alice, method=method)
-    finishing.note_unheard(job, ())
+    finishing.note_unheard(job, (), distils=not alone)
     assert [turn.samples.get().by_thumb for turn in (told, liked)] == [alone, False]
     jobs.end_job(job, state=JobState.DEPLOYED, learned=make_adapter(alice, 1, "live"))
     assert receipt(told)["text"] == "learned in v1" + " by its thumb alone" * alone

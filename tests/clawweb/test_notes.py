@@ -98,7 +98,7 @@ def test_a_note_does_not_wait_for_a_training_that_it_is_no_part_of(
     assert [said.state for said in note.evidence] == ["out", "aside"]
     page = client.get("/agent/").content.decode()
     assert "waits for the next training" not in page
-    for words in ("2 kept aside", "its chat is kept out of training"):
+    for words in ("2 not in the next training", "its chat is kept out of training"):
         assert words in page
     TrainingSample.objects.filter(turn=out).update(state=SampleState.CLAIMED)  # it trains already
     assert notes_of(alice)[0].waits
