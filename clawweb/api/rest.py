@@ -237,7 +237,8 @@ def post_feedback(request: HttpRequest, turn_id: str, body: FeedbackIn) -> Any:
         turn=turn, author=user, changes=body.model_dump(exclude_unset=True), source=source
     )
     tasks.after_rating(user)
-    return learning.receipt(chats.turn_of(user, turn_id)) or _NO_RECEIPT
+    found = learning.receipt(chats.turn_of(user, turn_id))
+    return found or {**_NO_RECEIPT, "text": _("taken back")}
 
 
 _NO_RECEIPT = {
@@ -246,7 +247,7 @@ _NO_RECEIPT = {
     "drop_reason": None,
     "job": None,
     "adapter": None,
-    "text": "taken back",
+    "judged": False,
 }
 
 

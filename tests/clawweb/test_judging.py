@@ -48,6 +48,9 @@ def test_the_next_message_makes_a_sample_of_the_reply_before_it(alice, judge):
     assert (sample.hint, sample.judgement, sample.feedback) == (row.hints[0], row, None)
     said = receipt(turn_of(alice, turn.public_id))
     assert said["text"] == "counted (1 of 8), from what came next"
+    assert said["judged"]  # receipts of one kind share one count
+    down(turn_of(alice, turn.public_id))
+    assert not receipt(turn_of(alice, turn.public_id))["judged"]
     assert "A very long story." in judge.asked[0]["messages"][1]["content"]
 
 
