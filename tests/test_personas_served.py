@@ -272,6 +272,22 @@ def test_rows_that_were_taught_what_the_base_does_not_hear_are_marked() -> None:
     assert f"| recipes | {DEFAULT} | 1, 1 unheard |" in table([row("recipes")])
 
 
+def test_rows_that_collected_what_was_said_once_are_marked() -> None:
+    def row(person: str, recipe: str = "combine-collected", trainer: int = 5) -> dict[str, Any]:
+        made = {"made_with": {"trainer": trainer}}
+        return row_of(recipe, person=person) | made
+
+    for same in (
+        row("plain+asks", trainer=6),
+        row("short"),  # one wish has no others
+        row("plain+asks", DEFAULT),
+    ):
+        assert by_earlier_trainers([same]) == [], same
+    said = by_earlier_trainers([row("plain+asks"), row("greets+short")])
+    assert said[0].startswith("In 2 rows, `once`, replies were answered anew")
+    assert "| plain+asks | combine-collected | 1, 1 once |" in table([row("plain+asks")])
+
+
 def test_a_report_of_what_no_stage_ranks_draws_what_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

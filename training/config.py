@@ -30,7 +30,7 @@ CHOOSABLE = (  # fields that a job may be queued with; the rest is the installat
 MOST_EPOCHS = 16  # that a job may be given
 MOST_WORDS = 1000  # of the support of top-k; the memory of choosing a hint goes by its square
 CANDIDATES = 4  # liked replies that demonstrations are chosen from: the newest
-COLLECTED = 4  # hints of other replies that stand before a re-answer's own: the newest
+COLLECTED = 4  # hints of other replies that stand before a re-answer's own: the newest said again
 REPLAYED = 8  # of what earlier versions learned under hints, answered anew: the newest
 THUMBS_REPLAYED = 56  # of the thumbs that earlier versions learned, for steps of KTO: the newest
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what --max-lora-rank accepts
@@ -88,7 +88,7 @@ class TrainConfig:
     small_talk_nats: float = 1.5  # log-odds of small talk from which a hint is none; 0: not asked
     rated_tokens: int = 64  # of each rated reply only the first so many train; bounds time
     reanswer_tokens: int = 56  # longest re-answer; bounds time; docs/LOG.md, Recipe tuning
-    reanswer_hints: str = "own"  # of the re-answered turn; or all "collected", its own last
+    reanswer_hints: str = "own"  # of the re-answered turn; or "collected": others said again, too
     reanswer_sets: str = "needed"  # by the root of the disliked share, or "all"; docs/LOG.md
     reanswer_steps: int = 1  # optimizer steps on one set of re-answers; the later ones are cheap
     reanswer_temperature: float = 0.7  # as the replies themselves are sampled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -204,11 +205,15 @@ def under_collected(
     base: Base, items: Sequence[Item], samples: Sequence[Sample], config: TrainConfig
 ) -> list[Item]:
     """The items, each under the newest other hints of `samples` (newest last) and then its own, so
-    that what one reply is taught does not unlearn what another taught. An item whose prompt has no
-    room for them stays as it is."""
+    that what one reply is taught does not unlearn what another taught. Others are those said of two
+    replies or more: who says it once may mean that reply alone. An item whose prompt has no room
+    for them stays as it is."""
     by_id = {sample.id: sample for sample in samples}
+    times = Counter(hint for sample in samples for hint in sample.lessons)
     # A hint that is said again is as new as its last time.
-    newest_first = dict.fromkeys(hint for s in reversed(samples) for hint in reversed(s.lessons))
+    newest_first = dict.fromkeys(
+        hint for s in reversed(samples) for hint in reversed(s.lessons) if times[hint] > 1
+    )
     return [_under(base, item, by_id[item.sample_id], list(newest_first), config) for item in items]
 
 
@@ -219,7 +224,8 @@ def _under(
     if not others:
         return item
     own = _chosen_hint(base, item, sample, config)
-    prompt_ids = _teacher_prompt(base, sample, joined([*reversed(others), own or ""]), config)
+    hint = joined([*reversed(others), *filter(None, [own])])
+    prompt_ids = _teacher_prompt(base, sample, hint, config)
     reply = max(len(item.response_ids), config.reanswer_tokens)
     if len(prompt_ids) + reply > config.max_tokens:
         return item

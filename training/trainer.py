@@ -291,9 +291,11 @@ def _reanswer(
         # What was dropped teaches nobody.
         taught = {item.sample_id for item in (*hinted, *replayed)}
         known = [sample for sample in known if sample.id in taught]
+        own = [*hinted, *replayed]
         hinted = under_collected(run.base, hinted, known, config)
         replayed = under_collected(run.base, replayed, known, config)
-        _effective(run, hinted or replayed, {})  # how far there is to go is another way now
+        if [*hinted, *replayed] != own:  # how far there is to go is another way now
+            _effective(run, hinted or replayed, {})
     for turn in range(run.sets):
         if run.enough():
             return "asked"

@@ -11,7 +11,7 @@ from bench.personas.rows import Cells
 from training.heard import names_kind
 
 Row = dict[str, Any]
-EARLIER = (1, 2, 3, 4)  # trainers whose rows still hold
+EARLIER = (1, 2, 3, 4, 5)  # trainers whose rows still hold
 
 
 def trainer_of(row: Row) -> int:
@@ -68,11 +68,20 @@ def taught_unheard(row: Row) -> bool:
     return trainer_of(row) < 5 and any(names_kind(wish.hint) for wish in wishes)
 
 
+def was_told_all(row: Row) -> bool:
+    """Whether replies were answered anew under what was said of one other alone, too: since the
+    sixth trainer under what was said again."""
+    recipe = RECIPES[row["recipe"]]
+    collects = recipe.learns == "train" and recipe.config.reanswer_hints == "collected"
+    return collects and trainer_of(row) < 6 and len(PEOPLE[row["person"]].wishes) > 1
+
+
 MARKS = {
     "lossy": is_lossy,
     "fewer": had_fewer_sets,
     "thumbless": lacks_thumbs,
     "unheard": taught_unheard,
+    "once": was_told_all,
 }
 
 

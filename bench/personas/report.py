@@ -57,6 +57,10 @@ OTHERWISE = {  # by their mark, what a job of earlier trainers did otherwise tha
         "hints that name a kind of request were distilled whether\n"
         "the base heard which or not (docs/LOG.md, Left to thumbs)."
     ),
+    "once": (
+        "replies were answered anew under what was said of one other\n"
+        "alone, too (docs/LOG.md, Others before its own)."
+    ),
 }
 
 

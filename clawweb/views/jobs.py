@@ -143,7 +143,7 @@ SETTINGS = {
     ),
     "reanswer_hints": (
         _("A prompt answered anew learns"),
-        {"own": _("its own hint"), "collected": _("the newest others before its own")},
+        {"own": _("its own hint"), "collected": _("what was said again before its own")},
     ),
     "reanswer_sets": (
         _("Prompts are answered anew"),

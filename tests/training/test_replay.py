@@ -73,9 +73,10 @@ def taught(base: Base, items: Sequence[Item]) -> list[str]:
 
 
 def test_collected_hints_stand_before_the_own_newest_last(base: Base, config: TrainConfig) -> None:
-    hints = ["One.", "Two.", "Three.", "Four.", "Five.", "One."]
-    given = [make_sample(base, number, hint=hint) for number, hint in enumerate(hints)]
-    given.append(make_sample(base, 9, hint=None, reward=1.0))
+    hints = ["One.", "Two.", "Three.", "Four.", "Five."]
+    again = [*hints, "Of one reply.", *hints[1:], "One."]
+    given = [make_sample(base, number, hint=hint) for number, hint in enumerate(again)]
+    given.append(make_sample(base, 19, hint=None, reward=1.0))
     items, _ = prepare(base, given[2:4], config, baseline=Baseline())
     assert taught(base, items) == ["Three.", "Four."]
     assert taught(base, under_collected(base, items, given, config)) == [
@@ -84,11 +85,21 @@ def test_collected_hints_stand_before_the_own_newest_last(base: Base, config: Tr
     ]
 
 
+def test_a_correction_stands_beside_what_was_said_again(base: Base, config: TrainConfig) -> None:
+    given = [make_sample(base, number, hint="Be brief.") for number in range(2)]
+    given.append(make_sample(base, 2, hint=None, correction="Boil it."))
+    items, _ = prepare(base, given[2:], config, baseline=Baseline())
+    (text,) = taught(base, under_collected(base, items, given, config))
+    assert text.split("\n\n") == ["Be brief.", "[what the user wanted instead]\nBoil it."]
+
+
 def test_without_others_or_without_room_the_own_hint_stays(base: Base, config: TrainConfig) -> None:
     given = samples(base, 3)
     items, _ = prepare(base, given, config, baseline=Baseline())
     assert under_collected(base, items, given, config) == items
     given[0] = replace(given[0], hint="Please " * 50)
+    assert under_collected(base, items[1:], given, config) == items[1:]  # it was said once
+    given.append(replace(given[0], id=9))
     longest = max(item.length for item in items[1:]) + config.reanswer_tokens
     tight = replace(config, max_tokens=longest)
     assert under_collected(base, items[1:], given, tight) == items[1:]
@@ -99,14 +110,15 @@ def test_without_others_or_without_room_the_own_hint_stays(base: Base, config: T
 def test_reanswers_are_distilled_under_own_or_collected_hints(
     base: Base, model: PeftModel, config: TrainConfig, steps: list[Step], which: Any
 ) -> None:
-    given = [make_sample(base, 1, hint="Be brief."), make_sample(base, 2, hint="Greet me.")]
+    said = ["Be brief.", "Greet me.", "Be brief.", "Greet me."]
+    given = [make_sample(base, number, hint=hint) for number, hint in enumerate(said, 1)]
     older = make_sample(base, 0, hint="No lists.")
     job(base, model, given, replace(config, max_steps=2, reanswer_hints=which), replay=[older])
-    own = ["Be brief.", "Greet me."]
-    again = [*own, "No lists."]
+    again = [*said, "No lists."]
     if which == "collected":
-        again = ["No lists.\nGreet me.\nBe brief.", "No lists.\nBe brief.\nGreet me."]
+        again = ["Greet me.\nBe brief.", "Be brief.\nGreet me."] * 2
         again.append("Be brief.\nGreet me.\nNo lists.")
+    own = said
     assert [step.phase for step in steps] == ["rated", "reanswer"]
     assert [taught(base, step.items) for step in steps] == [own, again]
 
@@ -114,15 +126,19 @@ def test_reanswers_are_distilled_under_own_or_collected_hints(
 def test_a_dropped_hint_is_not_collected(
     base: Base, model: PeftModel, config: TrainConfig, steps: list[Step]
 ) -> None:
+    old = {"hint": "Greet me.", "version_age": config.max_version_age + 1}
     given = [
         make_sample(base, 1, hint="Be brief."),
-        make_sample(base, 2, hint="Greet me.", version_age=config.max_version_age + 1),
+        make_sample(base, 2, **old),
         make_sample(base, 3, hint="No lists."),
+        make_sample(base, 4, **old),
+        make_sample(base, 5, hint="Be brief."),
+        make_sample(base, 6, hint="No lists."),
     ]
     settings = replace(config, max_steps=2, reanswer_hints="collected")
     result, _ = job(base, model, given, settings)
-    assert result.dropped == {2: "stale"}
-    assert taught(base, steps[1].items) == ["No lists.\nBe brief.", "Be brief.\nNo lists."]
+    assert result.dropped == {2: "stale", 4: "stale"}
+    assert taught(base, steps[1].items) == ["No lists.\nBe brief.", "Be brief.\nNo lists."] * 2
 
 
 def test_collected_hints_stand_before_the_candidate_that_was_chosen(
@@ -131,6 +147,7 @@ def test_collected_hints_stand_before_the_candidate_that_was_chosen(
     given = [
         make_sample(base, 1, hint="No lists."),
         make_sample(base, 2, hint="Be brief.", other_hints=["One word."]),
+        make_sample(base, 3, hint="No lists."),
     ]
     items, _ = prepare(base, given, config, baseline=Baseline())
     (other_prompt,) = items[1].other_prompts_ids
@@ -142,7 +159,8 @@ def test_collected_hints_stand_before_the_candidate_that_was_chosen(
 def test_a_steps_length_goes_by_the_effect_of_what_it_teaches(
     base: Base, model: PeftModel, config: TrainConfig, steps: list[Step], which: Any
 ) -> None:
-    given = [make_sample(base, 1, hint="Be brief."), make_sample(base, 2, hint="Greet me.")]
+    said = ["Be brief.", "Greet me."] * 2
+    given = [make_sample(base, number, hint=hint) for number, hint in enumerate(said)]
     job(base, model, given, replace(config, max_steps=2, reanswer_hints=which))
     rated, again = (step.effect for step in steps)
     assert rated
