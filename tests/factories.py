@@ -15,6 +15,7 @@ from clawweb.engine import base_hash, current_template_hash
 from clawweb.models import (
     AdapterState,
     AdapterVersion,
+    FeedbackReason,
     JobState,
     SampleState,
     TrainingJob,
@@ -69,6 +70,11 @@ def down(turn: Turn, reason: str = "too_long") -> None:
     feedback.rate_turn(
         turn=turn, author=turn.session.user, changes={"value": -1, "reasons": [reason]}
     )
+
+
+def hint_of(slug: str) -> str:
+    """What ticking the reason asks for."""
+    return FeedbackReason.objects.get(slug=slug).hint
 
 
 def down_alone(turn: Turn) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from jinja2 import TemplateError
@@ -245,15 +245,17 @@ def _teacher_prompt(
     """The prompt under the hint, after the demonstrations if there is room for them; of a
     correction that leaves no room the beginning, as much as would be learned of it."""
 
-    def told(correction: str | None) -> list[Message]:
-        return hinted_messages(sample.messages, hint=hint, correction=correction)
+    def ways() -> Iterator[list[Message]]:
+        hinted = hinted_messages(sample.messages, hint=hint, correction=sample.correction)
+        if sample.demonstrations:
+            yield demonstrated_messages(hinted, sample.demonstrations, hint=hint)
+        yield hinted
+        if sample.correction:
+            begun = base.beginning(sample.correction, config.correction_tokens)
+            yield hinted_messages(sample.messages, hint=hint, correction=begun)
 
-    hinted = told(sample.correction)
-    ways = [demonstrated_messages(hinted, sample.demonstrations, hint=hint), hinted]
-    if sample.correction:
-        ways.append(told(base.beginning(sample.correction, config.correction_tokens)))
     reply = max(len(sample.response_ids[: config.rated_tokens]), config.reanswer_tokens)
-    for messages in ways:
+    for messages in ways():
         prompt_ids = base.render(messages, sample.tools, sample.at)
         if len(prompt_ids) + reply <= config.max_tokens:
             break

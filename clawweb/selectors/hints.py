@@ -24,6 +24,7 @@ from clawweb.selectors.learning import BULKY_OF_TURN, line_of, live_adapter, tra
 from clawweb.selectors.poles import Axes, Said
 from training.config import CANDIDATES, KTO, REPLAYED, THUMBS_REPLAYED
 
+Told = tuple[TrainingSample, list[TrainingSample]]
 MOST_PROMPTED = 4  # as many as the gate lets a perfect student follow at once
 MOST_CHARACTERS = 1000  # of all together: the conversation needs its room
 
@@ -106,8 +107,9 @@ def undisputed_samples(user_id: int) -> list[TrainingSample]:
     if not rows:
         return []
     holds = _holding().filter(user=user_id, state__in=[*OPEN_SAMPLE, SampleState.TRAINED])
-    newer = holds.filter(pk__gt=_first_said(rows)).defer(*BULKY_OF_TURN)
-    disputed = contradicted_by_newer([*rows, *newer])
+    told = _told(rows)
+    newer = holds.filter(pk__gt=_first_said(told)).defer(*BULKY_OF_TURN)
+    disputed = _contradicted([*told, *_told(newer)])
     return [row for row in rows if row.pk not in disputed]
 
 
@@ -118,25 +120,27 @@ def put_aside(
 ) -> set[int]:
     """Of the samples that a job may claim, oldest first, and of those it would replay, the ones
     that the user has contradicted since: in these, or elsewhere."""
-    known = [*replayed, *samples]
-    return contradicted_by_newer([*known, *_said_since(known, version)])
+    told = _told([*replayed, *samples])
+    return _contradicted([*told, *_told(_said_since(told, version))])
 
 
-def _said_since(
-    samples: Sequence[TrainingSample], version: AdapterVersion | None
-) -> Iterable[TrainingSample]:
+def _said_since(told: Sequence[Told], version: AdapterVersion | None) -> Iterable[TrainingSample]:
     """What their user said since the first of them and still holds: open, kept aside for the gate,
     too, or learned by the version or one of its line."""
-    if not samples:
+    if not told:
         return ()
+    user = told[0][0].user_id
     there = Q(state=SampleState.READY) | Q(state=SampleState.TRAINED, adapter__in=line_of(version))
-    rest = _holding().filter(there, user=samples[0].user_id, pk__gt=_first_said(samples))
-    return rest.exclude(pk__in=[row.pk for row in samples]).defer(*BULKY_OF_TURN)
+    rest = _holding().filter(there, user=user, pk__gt=_first_said(told))
+    return rest.exclude(pk__in=[sample.pk for sample, _ in told]).defer(*BULKY_OF_TURN)
 
 
-def _behind(sample: TrainingSample) -> list[TrainingSample]:
-    """What said the hints that a liked reply followed."""
-    return list(sample.behind().select_related("feedback")) if sample.reward == 1 else []
+def _told(samples: Iterable[TrainingSample]) -> list[Told]:
+    """Each with what said the hints that it followed, if it was liked."""
+    return [
+        (row, list(row.behind().select_related("feedback")) if row.reward == 1 else [])
+        for row in samples
+    ]
 
 
 def _since(sample: TrainingSample, behind: Sequence[TrainingSample]) -> int:
@@ -148,9 +152,9 @@ def _since(sample: TrainingSample, behind: Sequence[TrainingSample]) -> int:
     return min(newest.values(), default=sample.pk)
 
 
-def _first_said(samples: Iterable[TrainingSample]) -> int:
+def _first_said(told: Sequence[Told]) -> int:
     """Since when anything could contradict one of them."""
-    return min(_since(sample, _behind(sample)) for sample in samples)
+    return min(_since(*row) for row in told)
 
 
 def answering_line(user: User) -> list[int]:
@@ -162,10 +166,13 @@ def answering_line(user: User) -> list[int]:
 def contradicted_by_newer(samples: Iterable[TrainingSample]) -> set[int]:
     """Samples that ask for one pole of an axis while a newer one asks for another: it wins. What
     says more than that is not put aside with it."""
+    return _contradicted(_told(samples))
+
+
+def _contradicted(told: Iterable[Told]) -> set[int]:
     axes = Axes(FeedbackReason.objects.all())
     wanted: dict[str, str] = {}
     older = set()
-    told = [(sample, _behind(sample)) for sample in samples]
     for sample, behind in sorted(told, key=lambda row: _since(*row), reverse=True):
         said = _said([sample, *behind], axes)
         if all(wanted.get(axis, pole) == pole for axis, pole in said.poles.items()):

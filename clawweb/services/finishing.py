@@ -14,7 +14,7 @@ from clawweb.models import DropReason, Event, JobState, SampleState, TrainingJob
 from clawweb.services import audit
 from clawweb.services.errors import LeaseLost, NothingToKeep
 from clawweb.services.feedback import count_undisputed, give_back
-from clawweb.services.jobs import held, samples_of
+from clawweb.services.jobs import held, samples_of, tell_receipts
 
 # Why training ends before its last step, by training.types.TrainResult.stopped
 _EARLY = {
@@ -50,10 +50,9 @@ def give_back_untrained(job: TrainingJob, trained: Collection[int]) -> None:
     if not left or not held(job).exists():
         return
     _let_go(job, left)
-    rows = TrainingSample.objects.filter(pk__in=left)
     text = sentences.NOT_REACHED % {"n": len(left)}
     Event.objects.create(user_id=job.user_id, kind="finishing", job=job, text=text)
-    changed(job.user_id, "receipt", *rows.values_list("turn__public_id", flat=True))
+    tell_receipts(job.user_id, TrainingSample.objects.filter(pk__in=left))
 
 
 def _let_go(job: TrainingJob, samples: Collection[int]) -> None:
@@ -80,8 +79,7 @@ def leave_out_withdrawn(job: TrainingJob) -> None:
     gone = list(unwanted.values_list("pk", flat=True))
     if gone and held(job).exists():
         _let_go(job, gone)
-        rows = TrainingSample.objects.filter(pk__in=gone)
-        changed(job.user_id, "receipt", *rows.values_list("turn__public_id", flat=True))
+        tell_receipts(job.user_id, TrainingSample.objects.filter(pk__in=gone))
         changed(job.user_id, "job", job.public_id)
 
 
@@ -128,5 +126,4 @@ def drop_samples(job: TrainingJob, reasons: Mapping[int, str]) -> None:
         dropped.update(state=SampleState.DROPPED, drop_reason=DropReason(reason), job=None)
     give_back(mine.filter(turn__samples__in=list(reasons)))  # without the note it may train
     count_undisputed(job.user_id)
-    rows = TrainingSample.objects.filter(pk__in=list(reasons))
-    changed(job.user_id, "receipt", *rows.values_list("turn__public_id", flat=True))
+    tell_receipts(job.user_id, TrainingSample.objects.filter(pk__in=list(reasons)))

@@ -346,12 +346,13 @@ def withdraw_consent(user: User) -> None:
     )
     touched = list(unlearned.values_list("pk", flat=True))
     unlearned.update(state=SampleState.DROPPED, drop_reason=DropReason.CONSENT, held_back=False)
-    _receipts(user.pk, TrainingSample.objects.filter(pk__in=touched))
+    tell_receipts(user.pk, TrainingSample.objects.filter(pk__in=touched))
     for job in TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB):
         cancel_job(job)
 
 
-def _receipts(user_id: int, samples: QuerySet[TrainingSample]) -> None:
+def tell_receipts(user_id: int, samples: QuerySet[TrainingSample]) -> None:
+    """Open pages look at these ratings' receipts again."""
     changed(user_id, "receipt", *samples.values_list("turn__public_id", flat=True))
 
 

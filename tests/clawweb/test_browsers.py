@@ -144,9 +144,8 @@ async def test_an_open_socket_ends_with_its_sign_in(
         await in_db(end)
         assert await closed(there) == SIGNED_OUT
         await here.send_json({"type": "stop", "turn": "turn-x"})
-        assert (await here.receive_json())[
-            "message"
-        ] == "That is not there any more. Load the page again."
+        said = (await here.receive_json())["message"]
+        assert said == "That is not there any more. Load the page again."
 
 
 @pytest.mark.queue

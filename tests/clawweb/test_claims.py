@@ -12,7 +12,7 @@ from clawweb.selectors.notes import notes_of
 from clawweb.services import feedback, finishing, jobs
 from clawweb.training_run import _kept_aside, sample_for
 from rollouts.types import SamplingParams
-from tests.factories import claimed_job, down, down_alone, make_adapter, make_turn, up
+from tests.factories import claimed_job, down, down_alone, hint_of, make_adapter, make_turn, up
 from training.config import CANDIDATES, TrainConfig
 from training.prepare import _reason_against
 
@@ -119,10 +119,6 @@ def test_what_was_put_aside_stays_so_once_the_newer_wish_is_learned(alice):
     jobs.end_job(job, state=JobState.DEPLOYED, learned=make_adapter(alice, 1, "live"))
     up(make_turn(alice))
     assert receipt(old)["state"] == "superseded"
-
-
-def hint_of(slug):
-    return FeedbackReason.objects.get(slug=slug).hint
 
 
 def test_a_like_of_what_followed_an_older_wish_puts_no_newer_one_aside(alice):

@@ -9,7 +9,6 @@ from clawweb import training_run
 from clawweb.models import (
     AdapterState,
     ChatSession,
-    FeedbackReason,
     JobState,
     SampleState,
     TrainingSample,
@@ -20,7 +19,16 @@ from clawweb.selectors.learning import receipt
 from clawweb.services import feedback, jobs
 from clawweb.services.notes import take_back_note
 from rollouts.types import Message, SamplingParams
-from tests.factories import claimed_job, comment, down, in_state, make_adapter, make_turn, up
+from tests.factories import (
+    claimed_job,
+    comment,
+    down,
+    hint_of,
+    in_state,
+    make_adapter,
+    make_turn,
+    up,
+)
 from training.config import TrainConfig
 
 SHORT = "Please answer in one or two short sentences, at most 30 words. No lists."
@@ -141,10 +149,6 @@ def test_a_prompted_reply_goes_all_the_way_through_a_job(eager, monkeypatch):
     assert job.state in ("deploying", "refused"), job.reason
     # Only what is distilled is answered again.
     assert job.job_samples.get(role="reanswer").sample.turn == turn
-
-
-def hint_of(slug: str) -> str:
-    return FeedbackReason.objects.get(slug=slug).hint
 
 
 def test_a_like_that_was_put_aside_stays_so_while_the_newer_wish_holds(eager: User) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
-from clawweb.models import AdapterVersion, ChatSession, FeedbackReason, JobState
+from clawweb.models import AdapterVersion, ChatSession, JobState
 from clawweb.selectors.learning import adapter_json, ready_samples, receipt
 from clawweb.services import feedback, finishing, jobs
 from clawweb.services.feedback import HELD_BACK_EVERY
 from clawweb.services.notes import take_back_note
 from clawweb.views.versions import _learned
-from tests.factories import claimed_job, comment, down, make_adapter, make_turn, up
+from tests.factories import claimed_job, comment, down, hint_of, make_adapter, make_turn, up
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
 
@@ -85,7 +85,7 @@ def test_what_is_left_of_a_rating_is_learned_as_the_rest_of_it_was(alice, first)
     job = claimed_job(alice)
     (sample,) = jobs.samples_of(job)
     steps = [
-        lambda: take_back_note(user=alice, text=FeedbackReason.objects.get(slug="too_long").hint),
+        lambda: take_back_note(user=alice, text=hint_of("too_long")),
         lambda: finishing.note_unheard(job, {sample.pk}, distils=True),
     ]
     for step in steps if first == "taken back" else reversed(steps):
