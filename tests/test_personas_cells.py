@@ -174,15 +174,17 @@ def test_as_served_every_fifth_rating_after_a_version_is_the_gates(
     monkeypatch.setattr(Cell, "learn", learn)
     monkeypatch.setattr(stage, "engine", GoneEngine())
     cell = cell_of(stage, SERVED)
-    row = cell.run(38, with_gate=False)
-    assert row["turns"] == 38  # a server that is gone by then costs no row
+    row = cell.run(56, with_gate=False)
+    assert row["turns"] == 56  # a server that is gone by then costs no row
     assert batches == [
         [1, 2, 3, 4, 5, 6, 7, 8],
         [9, 11, 12, 13, 14, 16, 17, 18],
         [19, 21, 22, 23, 24, 26, 27, 28],
         [29, 31, 32, 33, 34, 36, 37, 38],
+        [39, 41, 42, 43, 44, 46, 47, 48],
+        [10, 15, 49, 51, 52, 53, 54, 56],  # the gate keeps eight: older ones train
     ]  # as the table says: jobs begin at 8, 18, 28, 38
-    assert [sample.id + 1 for sample in cell.aside] == [10, 15, 20, 25, 30, 35]
+    assert [sample.id + 1 for sample in cell.aside] == [20, 25, 30, 35, 40, 45, 50, 55]
 
 
 def test_as_served_what_the_gate_turns_down_is_tried_once_more_and_answers_nobody(

@@ -11,7 +11,7 @@ import pytest
 
 from bench.personas.aims import aims
 from bench.personas.curves import curves, write_png
-from bench.personas.people import PEOPLE
+from bench.personas.people import PEOPLE, RULES
 from bench.personas.questions import HERE
 from bench.personas.report import mean_over, sooner, table, three
 from bench.personas.rows import DEFAULT, base_share, better_served, longest
@@ -33,7 +33,7 @@ ENDS = {"satisfied": 0.75}
 def row_of(recipe: str = DEFAULT, **more: Any) -> dict[str, Any]:
     found = {"satisfied": 0.5, "nll": 1.0, "passed": [1, 0]}
     row = {"recipe": recipe, "person": "short", "seed": 0, "turns": 16, "evals": {"0": found}}
-    return {**row, "three": None, "updates": [], "gate": None, **more}
+    return {**row, "rules": RULES, "three": None, "updates": [], "gate": None, **more}
 
 
 def written(path: Path, *rows: dict[str, Any]) -> Path:
@@ -269,19 +269,26 @@ def test_variations_of_the_default_have_a_table_of_their_own() -> None:
     assert "| opd-fours | 1 of 1 |" not in text
 
 
+def kept(count: int) -> dict[str, Any]:
+    """So many of ten."""
+    return {"satisfied": count / 10, "nll": 1.0, "passed": [1] * count + [0] * (10 - count)}
+
+
 def test_a_curve_is_the_median_over_seeds_with_its_range() -> None:
     rows = [
-        row_of(seed=seed, evals={"0": {"satisfied": 0.0}, "8": {"satisfied": share}})
-        for seed, share in enumerate((0.5, 0.9, 0.6))
+        row_of(seed=seed, evals={"0": kept(0), "8": kept(share)})
+        for seed, share in enumerate((5, 9, 6))
     ]
-    rows += [row_of("hinted", evals={"0": {"satisfied": 0.7}})]
-    rows += [row_of("opd-fours", evals={"0": {"satisfied": 0.1}, "8": {"satisfied": 0.2}})]
+    rows[0]["evals"]["16"] = kept(8)
+    rows += [row_of("hinted", evals={"0": kept(7)})]
+    rows += [row_of("opd-fours", evals={"0": kept(1), "8": kept(2)})]
     learned, level, other = curves(rows, [DEFAULT, "hinted"]).data
-    assert list(learned.x) == ["0", "8"]
-    assert list(learned.y) == [0.0, 0.6]
-    assert list(learned.error_y.array) == pytest.approx([0.0, 0.3])
-    assert list(learned.error_y.arrayminus) == pytest.approx([0.0, 0.1])
-    assert (list(level.x), list(level.y)) == (["0", "8"], [0.7, 0.7])
+    assert list(learned.x) == ["0", "8", "16"]
+    assert list(learned.y) == [0.0, 0.6, 0.8]
+    assert list(learned.error_y.array) == pytest.approx([0.0, 0.3, 0.0])
+    assert list(learned.error_y.arrayminus) == pytest.approx([0.0, 0.1, 0.0])
+    assert list(learned.marker.symbol) == ["circle", "circle", "circle-open"]  # one seed alone
+    assert (list(level.x), list(level.y)) == (["0", "16"], [0.7, 0.7])
     assert learned.visible is True
     assert other.visible == "legendonly"  # a click shows it
 
@@ -332,9 +339,13 @@ def test_the_aims_stand_beside_what_the_default_reaches() -> None:
         f"| satisfied after 32 rated turns: 0.95 | {satisfied} | **no** |",
         f"| nll after 32 at most the hinted base's + 0.15 | plain +0.16 {few}, short +0.10 |"
         " **no** |",
-        "| drift of the last versions at most the hinted base's own + 0.05 | 3 of 4 | **no** |",
+        "| these people's last versions' drift at most the hinted base's own + 0.05 | 3 of 4 |"
+        " **no** |",
+        "| the same of everybody's: the last versions' drift at most the hinted base's own + 0.05"
+        " | 3 of 4 | **no** |",
         "| no person's replies degenerate: the gate accepts the last versions | 3 of 4, not plain;"
-        " 3 from before the gate asked whether replies are of the question | **no** |",
+        " 1 of these for their drift; 3 from before the gate asked whether replies are of the"
+        " question | **no** |",
         "| rated turns until three in a row: 0.5 of upstream's best or less | 1 of 3 people (short"
         f" at most 0.24); not plain at least 3.67 {few}; a first version comes after 8, so 11 is"
         f" its soonest; while hints in the prompt hold until then (`combine-at-once`): plain 0.44"

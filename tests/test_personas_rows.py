@@ -45,7 +45,27 @@ def test_a_row_of_another_recipe_than_todays_is_not_done(tmp_path: Path) -> None
     assert is_done(new, args)
     assert not is_done(new, Namespace(turns=32, held_out=2))
     assert not is_done(new, Namespace(turns=16, held_out=96))
-    assert is_done(new, Namespace(turns=None, held_out=2))  # as it was asked for then
+    assert not is_done(new, Namespace(turns=None, held_out=2))  # all turns are asked for
+    assert is_done(row_of("hinted", turns=32), Namespace(turns=None, held_out=2))  # it has none
+    assert is_done(row_of(turns=64), Namespace(turns=None, held_out=2))
+
+
+def test_a_row_that_another_rule_judged_stands_only_where_nothing_else_does(tmp_path: Path) -> None:
+    older = row_of(person="asks", turns=64, rules=1)
+    newer = row_of(person="asks")
+    assert longest([older]) == [older]
+    assert longest([newer, older]) == [newer]
+    args = Namespace(turns=16, held_out=2)
+    assert not is_done(older, args)
+    assert is_done(newer, args)
+    assert is_done(row_of(rules=1), args)  # whose rules are what they were
+
+
+def test_a_line_that_was_not_written_to_its_end_is_no_row(tmp_path: Path) -> None:
+    path = written(tmp_path / "cells.jsonl", row_of())
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"recipe": "opd", "per')
+    assert done_cells(path) == [row_of()]
 
 
 def test_the_published_rows_are_of_todays_settings() -> None:

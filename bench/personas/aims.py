@@ -31,7 +31,14 @@ from bench.personas.rows import (
     values,
     well_served,
 )
-from bench.personas.stages import BEST, FIRST_SEED, JUDGED_AT, methods, told_answers
+from bench.personas.stages import (
+    BEST,
+    FIRST_SEED,
+    JUDGED_AT,
+    methods,
+    told_answers,
+    variations,
+)
 from bench.personas.thumbs import chance, chance_of_seeds, gains, gains_of, of_thumbs_alone
 from training.config import TrainConfig
 
@@ -57,7 +64,8 @@ def aims(cells: Cells) -> list[str]:
         *(_satisfied(cells, reached, turns, aim) for turns, aim in SATISFIED),
         *(_as_served(cells, reached, turns, aim) for turns, aim in SATISFIED),
         _nll(cells, reached),
-        _drift(cells),
+        _drift([cell for cell in cells if cell["person"] in reached], "these people's last"),
+        _drift(cells, "the same of everybody's: the last"),
         _drift_elsewhere(cells),
         _accepted(cells),
         _of_question(cells),
@@ -141,14 +149,18 @@ def _nll(cells: Cells, people: Sequence[str]) -> list[str]:
     return [words, shown, _met(is_met and _are_enough(above, people))]
 
 
-def _drift(cells: Cells) -> list[str]:
+def _drift(cells: Cells, whose: str) -> list[str]:
     gates = [cell["gate"] for cell in of(cells, recipe=DEFAULT) if cell["gate"]]
     if not gates:
         return []
-    # Rows hold the drift rounded to three digits, older ones the limit with all of its own.
-    within = sum(gate["drift"] <= round(gate["drift_limit"], 3) for gate in gates)
-    words = "drift of the last versions at most the hinted base's own + 0.05"
+    within = sum(map(_is_near, gates))
+    words = f"{whose} versions' drift at most the hinted base's own + 0.05"
     return [words, f"{within} of {len(gates)}", _met(within == len(gates))]
+
+
+def _is_near(gate: Mapping[str, float]) -> bool:
+    """Rows hold the drift rounded to three digits, older ones the limit with all of its own."""
+    return gate["drift"] <= round(gate["drift_limit"], 3)
 
 
 def _drift_elsewhere(cells: Cells) -> list[str]:
@@ -213,6 +225,8 @@ def _accepted(cells: Cells) -> list[str]:
     words = "no person's replies degenerate: the gate accepts the last versions"
     count = sum(cell["gate"]["accepted"] for cell in tested)
     but = f", not {', '.join(refused)}" if refused else ""
+    if far := sum(not _is_near(cell["gate"]) for cell in tested):
+        but += f"; {far} of these for their drift"
     if before := sum("question" not in cell["gate"] for cell in tested):
         but += f"; {before} from before the gate asked whether replies are of the question"
     return [words, f"{count} of {len(tested)}{but}", _met(not refused)]
@@ -340,6 +354,9 @@ def _winner(cells: Cells) -> list[str]:
     if told := told_answers(of(cells, seed=FIRST_SEED)):
         others = ", ".join(f"`{name}` {mean:.3f}" for name, mean in told.items())
         shown += f"; not ranked, as their person also writes the answer: {others}"
+    if varied := variations(of(cells, seed=FIRST_SEED), at_least=means[DEFAULT]):
+        others = ", ".join(f"`{name}` {mean:.3f}" for name, mean in varied.items())
+        shown += f"; of its variations as high or higher: {others}"
     is_met = means[DEFAULT] == max(means.values())
     nearest = next((name for name in ranked if name != DEFAULT), None)
     if nearest and (found := gap(cells, nearest, JUDGED_AT, alike=True)):

@@ -14,7 +14,7 @@ from peft import PeftModel
 from torch import Tensor
 
 from bench.personas.lab import TEMPERATURE, Lab, answer_of, asked
-from bench.personas.people import Person
+from bench.personas.people import RULES, Person
 from bench.personas.questions import HELD_OUT, elsewhere, questions_for
 from bench.personas.recipes import Recipe, made_with
 from bench.personas.rival import trl_update
@@ -91,8 +91,10 @@ class Cell:
             "seed": self.seed,
             "turns": turns,
             "made_with": made_with(self.recipe),
+            "rules": RULES,
             "dtype": self.lab.dtype,
             "evals": evals,
+            "texts": [reply.text for reply in self.replies[:HELD_OUT]],  # of the last evaluation
             "three": three_in_a_row(self.passes),
             "updates": self.updates,
             "gate": self.gate() if with_gate else None,
@@ -104,9 +106,10 @@ class Cell:
         """Turns that are answered by what answers now, if they all count: until the next update."""
         if self.recipe.at_once:
             return 1
-        count, missing = 0, max(1, self.recipe.batch - len(self.waiting))
-        while missing:
-            missing -= not self.is_kept_aside(done + count)
+        count, aside, missing = 0, len(self.aside), max(1, self.recipe.batch - len(self.waiting))
+        while missing > 0:
+            aside += (kept := self.is_kept_aside(done + count))
+            missing -= not kept or aside > ASIDE  # then the oldest trains
             count += 1
         return count
 
@@ -172,6 +175,7 @@ class Cell:
         counts = self.recipe.counts_unhinted
         self.aside += [sample for sample in samples if self.is_kept_aside(sample.id)]
         trains = [sample for sample in samples if not self.is_kept_aside(sample.id)]
+        trains, self.aside = [*self.aside[:-ASIDE], *trains], self.aside[-ASIDE:]
         self.waiting += [sample for sample in trains if sample.hint or counts]
         if trains and len(self.waiting) >= self.recipe.batch:
             batch, self.waiting = self.waiting, []
@@ -245,7 +249,7 @@ class Cell:
 
     def is_accepted(self, model: PeftModel, config: TrainConfig) -> bool:
         """By the gate of the product, which would not let anybody talk to it otherwise."""
-        parent, aside = self.folder_of(self.policy), self.aside[-ASIDE:]
+        parent, aside = self.folder_of(self.policy), self.aside
         told = neutral_prompts(), self.wishes(), config, quiet
         return decide(measure(self.lab.base, model, parent, aside, *told)).accepted
 

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from playwright.sync_api import sync_playwright
 from plotly.subplots import make_subplots
 
-from bench.personas.rows import SHARE, Cells, of, people_of, values
+from bench.personas.rows import Cells, of, people_of, shared_shares
 from tests.prepare import chromium
 
 COLUMNS = 4
@@ -27,8 +27,9 @@ PANEL, MARGIN = 230, 120  # pixels
 
 def curves(cells: Cells, shown: Sequence[str]) -> Any:
     """Satisfied against rated turns, one panel per person, one line per recipe: the median over
-    seeds, and bars from the least to the most. Recipes that are not `shown` appear when their name
-    is clicked."""
+    seeds, and bars from the least to the most, of the questions that every row was asked. Points
+    are open where fewer seeds went so far. Recipes that are not `shown` appear when their name is
+    clicked."""
     people, turns = people_of(cells), sorted({int(n) for c in cells for n in c["evals"]})
     recipes = [*shown, *sorted({cell["recipe"] for cell in cells} - set(shown))]
     rows = -(-len(people) // COLUMNS)
@@ -69,17 +70,21 @@ def line(
     group: Cells, turns: Sequence[int], drawn: dict[str, str], look: dict[str, Any]
 ) -> go.Scatter:
     """One recipe on one person."""
-    shares = {n: found for n in turns if (found := values(group, n, SHARE))}
+    shares = {n: found for n in turns if (found := shared_shares(group, n))}
     if not (learns := len(shares) > 1):  # a level, all the way
         (level,) = shares.values()
         shares = {turns[0]: level, turns[-1]: level}
     middles = [statistics.median(each) for each in shares.values()]
     pairs = list(zip(shares.values(), middles, strict=True))
+    counts = [len(each) for each in shares.values()]
     return go.Scatter(
         x=[str(n) for n in shares],
         y=middles,
         mode="lines+markers" if learns else "lines",
         line=drawn if learns else LEVEL,
+        marker={"symbol": ["circle" if n == max(counts) else "circle-open" for n in counts]},
+        customdata=counts,
+        hovertemplate="%{y:.2f} after %{x}, seeds: %{customdata}",
         error_y={
             "array": [max(each) - middle for each, middle in pairs],
             "arrayminus": [middle - min(each) for each, middle in pairs],

@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.personas.people import PEOPLE
 from bench.personas.recipes import RECIPES
-from bench.personas.rows import Cells
+from bench.personas.rows import Cells, is_judged_bare
 from training.heard import names_kind
 
 Row = dict[str, Any]
@@ -82,6 +82,7 @@ MARKS = {
     "thumbless": lacks_thumbs,
     "unheard": taught_unheard,
     "once": was_told_all,
+    "bare": is_judged_bare,
 }
 
 

@@ -3,6 +3,9 @@
 A person reads a sampled reply, gives a thumb, and after a thumb down presses the chip, or says the
 sentence, of each wish that the reply broke; never the answer itself. A chip is a sentence that the
 product has written (clawweb's reasons). With `words=False` the thumb is all they give.
+
+Rules are a person's, who is not content with the letter of a wish: emoji alone, or a question alone
+where one was to end the answer, keep no wish.
 """
 
 from __future__ import annotations
@@ -26,11 +29,18 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Wish:
     """`kept` says whether a reply keeps to it; `hint` is what the person says when not, and `chip`
-    the reason that says the same."""
+    the reason that says the same. `overdone` says whether a reply does what the hint asks for and
+    nothing else; `then` is what the person says of that."""
 
     hint: str
     kept: Callable[[Answer], bool]
     chip: str = ""
+    overdone: Callable[[Answer], bool] = lambda answer: False
+    then: str = ""
+
+    def says(self, answer: Answer) -> str:
+        """Of a reply that broke it."""
+        return self.then if self.overdone(answer) else self.hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +56,7 @@ class Person:
 
     def says(self, answer: Answer) -> str:
         """The sentences of the wishes that the reply broke."""
-        return " ".join(wish.hint for wish in self.wishes if not wish.kept(answer))
+        return " ".join(wish.says(answer) for wish in self.wishes if not wish.kept(answer))
 
     @property
     def hint(self) -> str:
@@ -61,8 +71,11 @@ GREETING = re.compile(
 )
 PRAISE = re.compile(r"\b(well done|excellent|great job)\b", re.IGNORECASE)
 CONTRACTION = re.compile(
-    r"\b\w+(?:n't|'re|'ve|'ll|'m|'d)\b|\b(?:it|that|what|there|here|let|he|she|who)'s\b", re.I
+    r"\b\w+(?:n['’]t|['’](?:re|ve|ll|m|d))\b"
+    r"|\b(?:it|that|what|there|here|let|he|she|who)['’]s\b",
+    re.I,
 )
+SENTENCE_END = re.compile(r"(?<=[.!?:])\s+")
 EMOJI = re.compile("[\U0001f300-\U0001faff\u2600-\u27bf]")
 
 
@@ -72,6 +85,18 @@ def words(answer: Answer) -> int:
 
 def has_list(answer: Answer) -> bool:
     return bool(LIST.search(answer.text))
+
+
+def asks_last(answer: Answer) -> bool:
+    return answer.text.rstrip().endswith("?")
+
+
+def has_answered(answer: Answer) -> bool:
+    """Whether something of five words or more is said, and not asked: the user's own question,
+    given back, is no answer."""
+    sentences = SENTENCE_END.split(answer.text.strip())
+    said = " ".join(each for each in sentences if not each.endswith("?"))
+    return len(said.split()) >= 5
 
 
 def emoji_kept(answer: Answer) -> bool:
@@ -97,7 +122,9 @@ PLAIN = Wish(
 )
 ASKS = Wish(
     "Please end your answer with a question to me.",
-    lambda a: a.text.rstrip().endswith("?"),
+    lambda a: asks_last(a) and has_answered(a),
+    overdone=lambda a: asks_last(a) and not has_answered(a),
+    then="Please answer what I asked before you ask me something.",
 )
 GREETS = Wish(
     "Please begin your answer with a friendly greeting.",
@@ -122,6 +149,9 @@ PROSE_FOR_THE_REST = Wish(
     "When I do not ask for a recipe, please answer in plain prose, without lists.",
     lambda a: a.is_recipe or not has_list(a),
 )
+
+# One more whenever a rule changes: rows say by which their person judged, older ones by the first.
+RULES = 2
 
 PEOPLE = {
     person.name: person

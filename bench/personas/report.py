@@ -44,7 +44,7 @@ from bench.personas.stages import recipes_of, second_stage, stages
 from bench.personas.thumbs import thumbs
 from training.config import TrainConfig
 
-OTHERWISE = {  # by their mark, what a job of earlier trainers did otherwise than today's
+OTHERWISE = {  # by their mark, what was otherwise in older rows than it is today
     "fewer": (
         "some job answered anew by the share of what was not liked,\n"
         "and not by its root (docs/LOG.md, One complaint among seven likes)."
@@ -60,6 +60,10 @@ OTHERWISE = {  # by their mark, what a job of earlier trainers did otherwise tha
     "once": (
         "replies were answered anew under what was said of one other\n"
         "alone, too (docs/LOG.md, Others before its own)."
+    ),
+    "bare": (
+        "the person was content with a question, whatever stood\n"
+        "before it, where today they want an answer, too (docs/LOG.md, A question given back)."
     ),
 }
 
@@ -89,9 +93,9 @@ def table(cells: Cells) -> str:
         "# Personas",
         "",
         "Made by `make bench-personas`; each figure is `satisfied / nll` on held-out questions,",
-        "the median over seeds with its range. No update comes before the first full batch: what",
-        "answered at first answers until then. Where a row was not asked, another run of its",
-        "first turns may say, by the same settings.",
+        "the median over seeds with its range (`1 of 3`: of so many, where fewer went so far).",
+        "No update comes before the first full batch: what answered at first answers until then.",
+        "Where a row was not asked, another run of its first turns may say, by the same settings.",
         "`satisfied`: the share of first replies that keep to the person's wish (they are at the",
         "end). `nll`: the mean of -log p over those replies' tokens, by the base with the wish in",
         "its prompt. `three in a row`: the rated turn by which three replies running had pleased.",
@@ -237,8 +241,8 @@ def served(cells: Cells) -> list[str]:
         rows.append([*row, f"{refused} of {len(updates)}", f"{steps:.0f}", seconds(ran)])
     head = ["person", "seeds", *(f"{n} turns" for n in turns), "drift elsewhere (limit)"]
     said = [
-        "What `make run` makes of the people whom the first aims are about, and of the one whose",
-        f"wish could leak (`{SERVED}`; who never says a word: `{THUMBS_SERVED}`). No set of",
+        f"What `make run` makes of the same people (`{SERVED}`; who never says a word:",
+        f"`{THUMBS_SERVED}`). No set of",
         f"re-answers is begun that would end after {TrainConfig().train_seconds:.0f} s, every",
         "fifth rating after a first version is kept for the gate, so that jobs begin at 8, 18, 28,",
         "38 rated turns, and a version that the gate refuses answers nobody. Satisfied: of",
@@ -313,7 +317,10 @@ def asked_for(group: Cells) -> str:
 
 def at(group: Cells, turns: int) -> str:
     shares, nlls = values(group, turns, SHARE), values(group, turns, "nll")
-    return f"{spread(shares)} / {spread(nlls)}" if shares else "–"
+    if not shares:
+        return "–"
+    few = f", {len(shares)} of {len(group)}" if len(shares) < len(group) else ""
+    return f"{spread(shares)} / {spread(nlls)}{few}"
 
 
 def tokens(group: Cells) -> str:

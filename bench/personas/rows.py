@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.personas.people import PEOPLE
+from bench.personas.people import ASKS, PEOPLE
 from bench.personas.questions import HELD_OUT
 from bench.personas.recipes import RECIPES
 from training.config import TrainConfig
@@ -26,11 +26,12 @@ GAIN = 0.3  # by how much more than the base, where a hint says something
 
 def longest(rows: Cells) -> Cells:
     """Of rows of one cell the one with the most turns, of equals the latest: a seed counts once. At
-    turns when it was not asked it has what a shorter run of the same has, the latest of these."""
+    turns when it was not asked it has what a shorter run of the same has, the latest of these. What
+    was judged by a rule that has changed since stands only where nothing else does."""
     found: dict[tuple[str, str, int], dict[str, Any]] = {}
     for row in rows:
         key = cell_of(row)
-        if key not in found or row["turns"] >= found[key]["turns"]:
+        if key not in found or _place(row) >= _place(found[key]):
             found[key] = row
     for row in reversed(rows):
         key = cell_of(row)
@@ -43,6 +44,16 @@ def cell_of(row: dict[str, Any]) -> tuple[str, str, int]:
     return row["recipe"], row["person"], row["seed"]
 
 
+def _place(row: dict[str, Any]) -> tuple[bool, int]:
+    return not is_judged_bare(row), row["turns"]
+
+
+def is_judged_bare(row: dict[str, Any]) -> bool:
+    """Whether its person was content with a question where an answer was to end with one, as until
+    the second rules: their own question, given back, kept the wish."""
+    return row.get("rules", 1) < 2 and ASKS in PEOPLE[row["person"]].wishes
+
+
 def _is_same(shorter: dict[str, Any], longer: dict[str, Any]) -> bool:
     """Whether it is the beginning of the other once more: with the same settings, in the same
     arithmetic, by the same trainer, on the same questions."""
@@ -50,6 +61,7 @@ def _is_same(shorter: dict[str, Any], longer: dict[str, Any]) -> bool:
         return False
     asked = len(shorter["evals"]["0"]["passed"]) == len(longer["evals"]["0"]["passed"])
     made = _made_with(shorter) == _made_with(longer)
+    made &= is_judged_bare(shorter) == is_judged_bare(longer)
     return asked and made and shorter.get("dtype") == longer.get("dtype")
 
 

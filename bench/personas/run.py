@@ -9,8 +9,8 @@
 One cell is a recipe, a person and a seed; bench/personas/stages.py says which a stage is made of.
 Replies come from vLLM (its ids and log-probs train), training is the project's own
 `training.trainer`, in this process. Each cell ends as one line of results/cells.jsonl; cells that
-are there are not run again, unless their recipe has changed or --turns asks for more. Held-out
-questions are never rated.
+are there are not run again, unless their recipe or their person's rules have changed, or more is
+asked for than they have. Held-out questions are never rated.
 
 Per number of rated turns: `satisfied`, the share of held-out first answers that keep to all wishes;
 `nll`, the base's mean negative log-prob per token of those answers under the hinted prompt (low is
@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import statistics
 import tempfile
 import time
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ from bench.personas.people import PEOPLE
 from bench.personas.questions import HELD_OUT, HERE
 from bench.personas.recipes import QUICK, RECIPES, made_with
 from bench.personas.report import write_report
-from bench.personas.rows import DEFAULT, Cells, cell_of, longest
+from bench.personas.rows import DEFAULT, Cells, cell_of, is_judged_bare, longest
 from bench.personas.stages import FIRST_PEOPLE, Key, first_stage, second_stage
 from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
@@ -45,18 +46,21 @@ from training.base import load_base
 from training.config import TrainConfig
 from training.small_talk import wish_probe
 
-TURNS = 32  # that are rated unless others are asked for
+TURNS = 64  # that are rated unless others are asked for
 QUICK_TURNS, QUICK_GAIN, QUICK_ASKED = 8, 0.25, 12
-QUICK_NLL = 0.5  # nats per token that its replies may be less fluent than the base's
+QUICK_NLL = 0.5  # nats per token that its replies may be off the base's: lower is a rut
+QUICK_WORDS = 8  # different ones in the median reply at least: a sentence, however short
 IN_NATS = (0.002, 0.01)  # `hint_effect_min` of older rows, per token
 KTO_BESIDE = 4  # `kto_beside` of older rows, where it had to do with several wishes alone
 
 
 def done_cells(path: Path) -> list[dict[str, Any]]:
-    """The rows that hold for the recipes as they are."""
+    """The rows that hold for the recipes as they are. A last line that was not written to its end
+    is none."""
     if not path.exists():
         return []
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    text = path.read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
     return [row for row in rows if is_present(row)]
 
 
@@ -105,9 +109,12 @@ def is_liked_beside(row: dict[str, Any]) -> bool:
 
 
 def is_done(row: dict[str, Any], args: argparse.Namespace) -> bool:
-    """Whether it has as many turns, if any are asked for, and as many held-out questions."""
-    has_turns = row["turns"] >= (args.turns or 0)
-    return has_turns and len(row["evals"]["0"]["passed"]) >= args.held_out
+    """Whether it has as many turns and held-out questions as are asked for, judged by the rules of
+    today. What is not rated has no turns."""
+    turns = args.turns or TURNS
+    has_turns = row["turns"] >= turns or not RECIPES[row["recipe"]].is_rated
+    has_questions = len(row["evals"]["0"]["passed"]) >= args.held_out
+    return has_turns and has_questions and not is_judged_bare(row)
 
 
 def quick(cells: Sequence[dict[str, Any]], seconds: float) -> int:
@@ -115,11 +122,12 @@ def quick(cells: Sequence[dict[str, Any]], seconds: float) -> int:
     still sentences."""
     (cell,) = cells
     before, after = (cell["evals"][turns] for turns in ("0", str(QUICK_TURNS)))
-    is_fluent = after["nll"] - before["nll"] <= QUICK_NLL
+    words = statistics.median(len(set(text.split())) for text in cell["texts"])
+    is_fluent = abs(after["nll"] - before["nll"]) <= QUICK_NLL and words >= QUICK_WORDS
     learned = is_fluent and after["satisfied"] - before["satisfied"] >= QUICK_GAIN
     shown = (f"{end['satisfied']} / {end['nll']}" for end in (before, after))
     print(
-        f"satisfied / nll {' -> '.join(shown)} in {seconds:.0f} s:",
+        f"satisfied / nll {' -> '.join(shown)}, {words:.0f} words, in {seconds:.0f} s:",
         "it learns" if learned else "LEARNING IS BROKEN",
     )
     return 0 if learned else 1
@@ -134,13 +142,11 @@ def main() -> int:
     names = {cell_of(c) for c in found if is_done(c, args)}
     wanted = [key for key in asked_for(args, found) if key not in names]
     number, of = (int(part) for part in args.shard.split("/"))
-    if mine := wanted[number::of]:
-        run_cells(mine, args, found)
-    cells = done_cells(args.out)
-    if args.quick:
+    ran = run_cells(wanted[number::of], args, found)
+    if args.quick:  # a row of no recipe: of a thing to look at once
         shutil.rmtree(args.out.parent)
-        return quick(cells, time.monotonic() - started)
-    write_report(cells, args.report)
+        return quick(ran, time.monotonic() - started)
+    write_report(done_cells(args.out), args.report)
     return 0
 
 
@@ -166,13 +172,18 @@ def first_evals(
         for cell in cells
         if cell["recipe"] != "hinted" and cell.get("dtype") == dtype
         if "about" in (first := cell["evals"]["0"]) and len(first["passed"]) == held_out
+        if not is_judged_bare(cell)
     }
 
 
-def run_cells(wanted: Sequence[Key], args: argparse.Namespace, found: Cells) -> None:
+def run_cells(wanted: Sequence[Key], args: argparse.Namespace, found: Cells) -> Cells:
+    """Their rows, each written as soon as it is there."""
+    if not wanted:
+        return []
     rank = max(RECIPES[recipe].config.rank for recipe, _, _ in wanted)
     stack = new_stack(lora_rank=str(rank))
     folder = Path(tempfile.mkdtemp(prefix="personas-"))
+    ran = []
     try:
         url, key = args.vllm, args.vllm_key
         if not url:
@@ -190,10 +201,12 @@ def run_cells(wanted: Sequence[Key], args: argparse.Namespace, found: Cells) -> 
             args.out.parent.mkdir(parents=True, exist_ok=True)
             with args.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(cell, ensure_ascii=False) + "\n")
+            ran.append(cell)
     finally:
         stack.stop()
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(stack.var, ignore_errors=True)
+    return ran
 
 
 def arguments() -> argparse.Namespace:

@@ -76,6 +76,12 @@ def told_answers(cells: Cells) -> dict[str, float]:
     return {name: mean for name, mean in means if mean is not None}
 
 
+def variations(cells: Cells, *, at_least: float) -> dict[str, float]:
+    """The same mean of the variations that have it: shown, and no method of their own."""
+    means = ((name, mean_satisfied(cells, name, JUDGED_AT)) for name in VARIATIONS)
+    return {name: mean for name, mean in means if mean is not None and mean >= at_least}
+
+
 def best_upstream(cells: Cells) -> list[str]:
     """The one with the most satisfied, of equals the one with the fewest turns until three in a row
     on the three people; none before one of them ran."""
