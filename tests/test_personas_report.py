@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from bench.personas.aims import aims
-from bench.personas.curves import curves, write_png
 from bench.personas.people import PEOPLE, RULES
 from bench.personas.questions import HERE
 from bench.personas.report import mean_over, sooner, table, three
@@ -267,39 +266,6 @@ def test_variations_of_the_default_have_a_table_of_their_own() -> None:
     assert "| opd | 1 of 1 |" in compared
     assert "| short | opd-fours | 1 |" in varied
     assert "| opd-fours | 1 of 1 |" not in text
-
-
-def kept(count: int) -> dict[str, Any]:
-    """So many of ten."""
-    return {"satisfied": count / 10, "nll": 1.0, "passed": [1] * count + [0] * (10 - count)}
-
-
-def test_a_curve_is_the_median_over_seeds_with_its_range() -> None:
-    rows = [
-        row_of(seed=seed, evals={"0": kept(0), "8": kept(share)})
-        for seed, share in enumerate((5, 9, 6))
-    ]
-    rows[0]["evals"]["16"] = kept(8)
-    rows += [row_of("hinted", evals={"0": kept(7)})]
-    rows += [row_of("opd-fours", evals={"0": kept(1), "8": kept(2)})]
-    learned, level, other = curves(rows, [DEFAULT, "hinted"]).data
-    assert list(learned.x) == ["0", "8", "16"]
-    assert list(learned.y) == [0.0, 0.6, 0.8]
-    assert list(learned.error_y.array) == pytest.approx([0.0, 0.3, 0.0])
-    assert list(learned.error_y.arrayminus) == pytest.approx([0.0, 0.1, 0.0])
-    assert list(learned.marker.symbol) == ["circle", "circle", "circle-open"]  # one seed alone
-    assert (list(level.x), list(level.y)) == (["0", "16"], [0.7, 0.7])
-    assert learned.visible is True
-    assert other.visible == "legendonly"  # a click shows it
-
-
-def test_without_a_browser_the_curves_are_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    write_png(None, tmp_path / "curves.png")
-    assert "there is no Chromium" in capsys.readouterr().out
-    assert not (tmp_path / "curves.png").exists()
 
 
 def test_the_aims_stand_beside_what_the_default_reaches() -> None:
