@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.personas.questions import HERE
 from bench.personas.recipes import RECIPES, made_with
 from bench.personas.report import table
-from bench.personas.rows import AT_ONCE, DEFAULT, longest, of, values
+from bench.personas.rows import AT_ONCE, DEFAULT, kept_of_question, longest, of, values
 from bench.personas.run import done_cells, is_done
 from bench.personas.stages import FIRST_SEED, methods
 from clawweb.config import ROOT
@@ -118,3 +118,14 @@ def test_until_its_first_batch_is_full_what_answered_at_first_answers() -> None:
     for recipe in ("memory", "hinted", AT_ONCE):  # told at once, never, or before their first
         assert values([row_of(recipe)], 4, "satisfied") == [], recipe
     assert values([row_of(turns=2)], 4, "satisfied") == []  # it never came to that
+
+
+def test_what_keeps_a_wish_and_answers_nothing_is_told_apart() -> None:
+    end = {"satisfied": 0.75, "nll": 1.0, "passed": [1, 1, 0, 1, 1], "about": [40.0, 9.9, 50.0, 10]}
+    row = row_of(turns=32, evals={**row_of()["evals"], "32": end})
+    assert kept_of_question(row) == (0.75, 0.5)  # of the four that were asked about
+    assert kept_of_question(row_of()) is None
+    hinted = row_of("hinted", evals={"0": {**end, "satisfied": 0.8}})
+    shown = table([row, hinted])
+    assert f"| short | {DEFAULT} | 1 | 0.75 | 0.50 |" in shown
+    assert "| the same after 32 by replies of their question (below): 0.95 | 0.500 (short" in shown

@@ -20,6 +20,7 @@ from bench.personas.rows import (
     Race,
     base_share,
     grid,
+    kept_of_question,
     last,
     lasts,
     middle,
@@ -62,6 +63,7 @@ def aims(cells: Cells) -> list[str]:
     reached = well_served(cells)
     rows = [
         *(_satisfied(cells, reached, turns, aim) for turns, aim in SATISFIED),
+        _satisfied_of_question(cells, reached),
         *(_as_served(cells, reached, turns, aim) for turns, aim in SATISFIED),
         _nll(cells, reached),
         _drift([cell for cell in cells if cell["person"] in reached], "these people's last"),
@@ -92,6 +94,18 @@ def _met(is_met: bool) -> str:
 def _satisfied(cells: Cells, people: Sequence[str], turns: int, aim: float) -> list[str]:
     each = _each(cells, people, turns, "satisfied")
     return _of_means(f"satisfied after {turns} rated turns: {aim:.2f}", each, people, aim)
+
+
+def _satisfied_of_question(cells: Cells, people: Sequence[str]) -> list[str]:
+    """The last of these once more, by replies that answer what was asked."""
+    turns, aim = SATISFIED[-1]
+    ran = [cell for cell in of(cells, recipe=DEFAULT) if last(cell) == str(turns)]
+    found = {
+        p: [both[1] for c in of(ran, person=p) if (both := kept_of_question(c))] for p in people
+    }
+    each = {p: (statistics.median(shares), len(shares)) for p, shares in found.items() if shares}
+    words = f"the same after {turns} by replies of their question (below): {aim:.2f}"
+    return _of_means(words, each, people, aim)
 
 
 def _as_served(cells: Cells, people: Sequence[str], turns: int, aim: float) -> list[str]:

@@ -19,12 +19,14 @@ from bench.personas.recipes import AS_SERVED, SERVED, THUMBS_SERVED, TRAINER, VA
 from bench.personas.rows import (
     DEFAULT,
     GAIN,
+    OWN_NATS,
     REACHABLE,
     SHARE,
     Cells,
     better_served,
     grid,
     horizon,
+    kept_of_question,
     last,
     lasts,
     longest,
@@ -115,7 +117,7 @@ def table(cells: Cells) -> str:
     parts = [
         aims(cells), served(cells), stages(cells), by_person(compared, turns),
         *means(benched, turns), beside(cells), sooner(cells),
-        leaks(cells), thumbs(cells), health(cells),
+        leaks(cells), thumbs(cells), of_question(cells), health(cells),
         [said, "", *by_person(varied, turns)] if varied else [],
         who(cells),
     ]  # fmt: skip
@@ -279,6 +281,22 @@ def leaks(cells: Cells) -> list[str]:
     head = ["recipe", "seeds", "turns", "recipes at 0", "recipes then", "rest at 0", "rest then"]
     said = "Does a wish about recipes leak? Satisfied among the recipes, and among the rest:"
     return [said, "", *grid(head, rows)] if rows else []
+
+
+def of_question(cells: Cells) -> list[str]:
+    """What is satisfied by replies that answer nothing: of what is compared on all people."""
+    rows = []
+    for person, recipe in product(people_of(cells), recipes_of(second_stage(cells))):
+        group = of(cells, person=person, recipe=recipe)
+        if found := [both for cell in group if (both := kept_of_question(cell))]:
+            shares = (spread(each) for each in zip(*found, strict=True))
+            rows.append([person, recipe, str(len(found)), *shares])
+    said = [
+        f"Satisfied after the last turn, and by replies of their question: {OWN_NATS:.0f} nats or",
+        f"more likelier after it than after the next one (the first {HELD_OUT} held-out replies).",
+    ]
+    head = ["person", "recipe", "seeds", "satisfied", "and of the question"]
+    return [*said, "", *grid(head, rows)] if rows else []
 
 
 def health(cells: Cells) -> list[str]:

@@ -21,6 +21,7 @@ AT_ONCE = f"{DEFAULT}-at-once"  # with hints in the prompt until they are learne
 FOURS = f"{DEFAULT}-fours"  # with a version after every fourth rating
 REACHABLE = 0.7  # what the hinted base satisfies of a wish that its student can be asked for
 UPSTREAMS = "openclaw-"  # what the names of its recipes begin with
+OWN_NATS = 10.0  # a reply to its question: of the base's own 19 in 20 have 37 or more
 GAIN = 0.3  # by how much more than the base, where a hint says something
 
 
@@ -154,6 +155,17 @@ def question_shares(cells: Cells, recipe: str) -> list[tuple[str, float]]:
         if base and (nats := question_nats(cell, base)):
             found.append((cell["person"], nats[1] / nats[0]))
     return found
+
+
+def kept_of_question(cell: dict[str, Any]) -> tuple[float, float] | None:
+    """Of its last replies the share that pass, and the share that pass and are of their question:
+    after it likelier by `OWN_NATS` or more than after another. None of rows that did not ask."""
+    end = cell["evals"][last(cell)]
+    if not (about := end.get("about")):
+        return None
+    passed = end["passed"][: len(about)]
+    own = [kept and nats >= OWN_NATS for kept, nats in zip(passed, about, strict=True)]
+    return statistics.fmean(passed), statistics.fmean(own)
 
 
 def _began_as_base(cells: Cells, cell: dict[str, Any]) -> dict[str, Any] | None:
