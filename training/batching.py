@@ -73,12 +73,13 @@ class PaddedBatch:
     """Sequences of prompt + response: P tokens that all begin with, then B rows of what follows,
     padded on the right.
 
-    `attention_mask_BT` has P + T columns, False where there is padding. `predicts_BT` marks the
-    positions whose output predicts a response token: the one before the response up to the one
-    before its last token, which predicts nothing and is left out. Read row by row they line up
-    with the response tokens.
+    The first `known` of the P tokens have been read already. `attention_mask_BT` has P + T columns,
+    False where there is padding. `predicts_BT` marks the positions whose output predicts a response
+    token: the one before the response up to the one before its last token, which predicts nothing
+    and is left out. Read row by row they line up with the response tokens.
     """
 
+    known: int
     shared_ids_P: Tensor
     input_ids_BT: Tensor
     attention_mask_BT: Tensor
@@ -90,10 +91,15 @@ def by_item(items: Sequence[Item], rows_N: Tensor) -> tuple[Tensor, ...]:
     return torch.split(rows_N, [len(item.response_ids) for item in items])
 
 
-def pad_batch(pairs: Sequence[Pair], *, pad_id: int, device: str) -> PaddedBatch:
-    """Pad (prompt ids, response ids) pairs. Prompts and responses must not be empty."""
+def pad_batch(
+    pairs: Sequence[Pair], *, pad_id: int, device: str, read_ids: Sequence[int] = ()
+) -> PaddedBatch:
+    """Pad (prompt ids, response ids) pairs. Prompts and responses must not be empty.
+
+    `read_ids`: tokens that were read before; as many as all the prompts begin with count."""
     prompts = [prompt for prompt, _ in pairs]
-    shared = shared_length(prompts, device=device)
+    known = _begins_alike([*prompts, (*read_ids, -1)])
+    shared = max(known, shared_length(prompts, device=device))
     width = max(len(prompt) + len(response) - 1 for prompt, response in pairs)
     input_ids_BT = torch.full((len(pairs), width), pad_id, dtype=torch.long)
     attention_mask_BT = torch.zeros((len(pairs), width), dtype=torch.bool)
@@ -104,6 +110,7 @@ def pad_batch(pairs: Sequence[Pair], *, pad_id: int, device: str) -> PaddedBatch
         attention_mask_BT[row, :end] = True
         predicts_BT[row, len(prompt) - 1 : end] = True
     return PaddedBatch(
+        known=known,
         shared_ids_P=input_ids_BT[0, :shared].to(device),
         input_ids_BT=input_ids_BT[:, shared:].to(device),
         attention_mask_BT=attention_mask_BT.to(device),
@@ -116,9 +123,18 @@ def shared_length(prompts: Sequence[Sequence[int]], *, device: str) -> int:
     same, but for each prompt's last, whose output differs by what follows; 0 if it is not worth it.
     """
     worth = WORTH_SHARING if device == "cpu" else GPU_WORTH_SHARING
-    most = min(len(prompt) for prompt in prompts) - 1
-    same = min(most, len(commonprefix([tuple(ids) for ids in prompts])))  # noqa: RUF071 - no paths
+    same = _begins_alike(prompts)
     return same if same * (len(prompts) - 1) >= worth else 0
+
+
+def shared_ids(prompts: Sequence[Sequence[int]], *, device: str) -> tuple[int, ...]:
+    """Those tokens; none of no prompts."""
+    return tuple(prompts[0][: shared_length(prompts, device=device)]) if prompts else ()
+
+
+def _begins_alike(prompts: Sequence[Sequence[int]]) -> int:
+    most = min(len(prompt) for prompt in prompts) - 1
+    return min(most, len(commonprefix([tuple(ids) for ids in prompts])))  # noqa: RUF071 - no paths
 
 
 def micro_batches(items: Sequence[Item], config: TrainConfig, device: str) -> list[list[Item]]:

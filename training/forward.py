@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,21 +18,59 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from training.base import Base
-from training.batching import PaddedBatch, Pair, pad_batch
+from training.batching import PaddedBatch, Pair, pad_batch, shared_ids
 from training.logprobs import reverse_kl, token_logprobs
 
 CHUNK = 128  # response positions whose logits exist at once: 25 MB each at 49,152 words in fp32
-PLAIN_ATTENTION = 192  # positions: more, and the scores that plain products keep fill the memory
+PLAIN_ATTENTION = 4 * 192**2  # scores of a head: more, and what plain products keep fills memory
 
 
-def response_hidden(base: Base, model: PeftModel | Any, pairs: Sequence[Pair]) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What prompts begin with, as the model at hand has read it: its P tokens, and each layer's
+    keys and values, (1, heads, P, D) each."""
+
+    ids: tuple[int, ...]
+    layers: tuple[tuple[Tensor, Tensor], ...]
+
+
+@contextmanager
+def read_once(
+    base: Base, model: PeftModel | Any, prompts: Sequence[Sequence[int]]
+) -> Iterator[Read | None]:
+    """Inside, what all these prompts begin with has been read, for `response_hidden` of each in as
+    many micro-batches as they make. None where it is not worth it.
+
+    The gradients of all that is read after it gather in its keys and values, and go back through it
+    at the end, once: the sum is the same as if it stood in every row.
+    """
+    if not (ids := shared_ids(prompts, device=base.device)):
+        yield None
+        return
+    cache: Any = DynamicCache()
+    ids_1P = torch.tensor([ids], device=base.device)
+    with base.lowered(), _attention(base, model, *ids_1P.shape):
+        _decoder(model)(input_ids=ids_1P, past_key_values=cache, use_cache=True)
+    ends = [end for layer in cache.layers for end in (layer.keys, layer.values)]
+    leaves = [end.detach().requires_grad_(end.requires_grad) for end in ends]
+    yield Read(ids, tuple(zip(leaves[::2], leaves[1::2], strict=True)))
+    back = [(end, leaf.grad) for end, leaf in zip(ends, leaves, strict=True)]
+    if moved := [(end, grad) for end, grad in back if grad is not None]:
+        torch.autograd.backward([end for end, _ in moved], [grad for _, grad in moved])
+
+
+def response_hidden(
+    base: Base, model: PeftModel | Any, pairs: Sequence[Pair], read: Read | None = None
+) -> Tensor:
     """Last hidden states at the positions that predict the response tokens, (N, H), row by row.
 
     What all prompts begin with is read once, and its keys and values serve every row: each position
-    sees the same as if it stood in every row, and the rows' gradients add up in it.
+    sees the same as if it stood in every row, and the rows' gradients add up in it. Of `read` as
+    much serves as they begin with.
     """
-    batch = pad_batch(pairs, pad_id=base.pad_id, device=base.device)
-    hidden_NH: Tensor = _pass(base, model, batch).last_hidden_state[batch.predicts_BT]
+    ids = read.ids if read else ()
+    batch = pad_batch(pairs, pad_id=base.pad_id, device=base.device, read_ids=ids)
+    hidden_NH: Tensor = _pass(base, model, batch, read).last_hidden_state[batch.predicts_BT]
     return hidden_NH
 
 
@@ -46,29 +85,40 @@ def layer_states(
     return torch.cat([states_BTH[batch.predicts_BT] for states_BTH in chosen], dim=-1)
 
 
-def _pass(base: Base, model: PeftModel | Any, batch: PaddedBatch, **more: bool) -> Any:
-    causal: Any = model.get_base_model() if isinstance(model, PeftModel) else model
-    decoder = causal.get_decoder()
-    with base.lowered(), _attention(base, causal, width=batch.attention_mask_BT.shape[1]):
+def _pass(
+    base: Base, model: PeftModel | Any, batch: PaddedBatch, read: Read | None = None, **more: bool
+) -> Any:
+    decoder = _decoder(model)
+    with base.lowered(), _attention(base, model, *batch.attention_mask_BT.shape):
         return decoder(
             input_ids=batch.input_ids_BT,
             attention_mask=batch.attention_mask_BT.long(),
-            past_key_values=_read(decoder, batch.shared_ids_P, rows=len(batch.input_ids_BT)),
+            past_key_values=_cache(decoder, batch, read),
             use_cache=len(batch.shared_ids_P) > 0,
             **more,
         )
 
 
+def _causal(model: PeftModel | Any) -> Any:
+    return model.get_base_model() if isinstance(model, PeftModel) else model
+
+
+def _decoder(model: PeftModel | Any) -> Any:
+    return _causal(model).get_decoder()
+
+
 @contextmanager
-def _attention(base: Base, causal: Any, *, width: int) -> Iterator[None]:
+def _attention(base: Base, model: PeftModel | Any, rows: int, width: int) -> Iterator[None]:
     """Attention by plain products in bf16 on a CPU: torch's own is slow to walk back there, and a
-    pass with its gradient 1.2 times as fast without (docs/LOG.md). Passes without a gradient do the
-    same, so that a policy that has not moved has exactly its teacher's numbers. Else torch's.
+    pass with its gradient up to 1.2 times as fast without (docs/LOG.md). Passes without a gradient
+    do the same, so that a policy that has not moved has its teacher's numbers, to the bit where
+    both read as much. Else torch's.
     """
     in_bf16 = base.device == "cpu" and base.autocast_dtype is not None
-    if not in_bf16 or width > PLAIN_ATTENTION:
+    if not in_bf16 or rows * width**2 > PLAIN_ATTENTION:
         yield
         return
+    causal = _causal(model)
     usual = causal.config._attn_implementation
     causal.set_attn_implementation("eager")
     try:
@@ -77,13 +127,17 @@ def _attention(base: Base, causal: Any, *, width: int) -> Iterator[None]:
         causal.set_attn_implementation(usual)
 
 
-def _read(decoder: Any, ids_P: Tensor, *, rows: int) -> DynamicCache | None:
-    """The keys and values of these tokens, once for each row; None of no tokens."""
-    if not len(ids_P):
+def _cache(decoder: Any, batch: PaddedBatch, read: Read | None) -> DynamicCache | None:
+    """The keys and values of what all rows begin with, once for each; None of no tokens."""
+    if not len(batch.shared_ids_P):
         return None
     cache = DynamicCache()
-    decoder(input_ids=ids_P.unsqueeze(0), past_key_values=cache, use_cache=True)
-    cache.batch_repeat_interleave(rows)
+    if batch.known and read:
+        for number, (keys, values) in enumerate(read.layers):
+            cache.update(keys[:, :, : batch.known], values[:, :, : batch.known], number)
+    if len(rest_P := batch.shared_ids_P[batch.known :]):
+        decoder(input_ids=rest_P.unsqueeze(0), past_key_values=cache, use_cache=True)
+    cache.batch_repeat_interleave(len(batch.input_ids_BT))
     return cache
 
 

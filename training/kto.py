@@ -20,7 +20,7 @@ from training.advantages import Baseline, kto_weights
 from training.base import Base
 from training.batching import Item, Pair, by_item, micro_batches
 from training.config import TrainConfig
-from training.forward import CHUNK, logits, logprobs_of, response_hidden
+from training.forward import CHUNK, Read, logits, logprobs_of, read_once, response_hidden
 from training.logprobs import token_logprobs
 from training.losses import kto_loss
 from training.prepare import newest_wish, prepare
@@ -44,34 +44,34 @@ def kto_backward(
     happens to hold alone in full. `known`: the base's log-probs of each reply, (T,) nats, as far as
     the job's steps have found them; this one adds its own.
     """
-    is_fresh = _answers_as_base(model)
-    reference = 0.0
-    if config.method == "kto" and len(items) > 1 and not is_fresh:
-        reference = _reference(base, model, items, config, check, known)
     liked_weight, disliked_weight = weights
-    total = 0.0
-    for group in micro_batches(items, config, base.device):
-        check()
-        hidden_NH = _hidden(base, model, group)
-        policy_N, slope_NH = _logprobs_and_slopes(base, hidden_NH, _targets(base, group))
-        if is_fresh:
-            _keep(known, group, policy_N)
-        base_N = _base_logprobs(base, model, group, known)
-        ratio_B = _sums(policy_N - base_N, group).requires_grad_()
-        loss = kto_loss(
-            ratio_B,
-            torch.tensor([_is_liked(item) for item in group], device=base.device),
-            reference=reference,
-            beta=config.kto_beta,
-            liked_weight=liked_weight,
-            disliked_weight=disliked_weight,
-        )
-        loss = loss * len(group) / len(items)  # it is the group's mean
-        (weight_B,) = torch.autograd.grad(loss, ratio_B)
-        lengths_B = torch.tensor([len(i.response_ids) for i in group], device=base.device)
-        weight_N1 = weight_B.repeat_interleave(lengths_B).unsqueeze(-1)
-        hidden_NH.backward(weight_N1 * slope_NH)  # type: ignore[no-untyped-call]
-        total += float(loss.detach())
+    is_fresh = _answers_as_base(model)
+    reference, total = 0.0, 0.0
+    with read_once(base, model, [item.prompt_ids for item in items]) as read:
+        if config.method == "kto" and len(items) > 1 and not is_fresh:
+            reference = _reference(base, model, items, config, check, known, read)
+        for group in micro_batches(items, config, base.device):
+            check()
+            hidden_NH = _hidden(base, model, group, read)
+            policy_N, slope_NH = _logprobs_and_slopes(base, hidden_NH, _targets(base, group))
+            if is_fresh:
+                _keep(known, group, policy_N)
+            base_N = _base_logprobs(base, model, group, known)
+            ratio_B = _sums(policy_N - base_N, group).requires_grad_()
+            loss = kto_loss(
+                ratio_B,
+                torch.tensor([_is_liked(item) for item in group], device=base.device),
+                reference=reference,
+                beta=config.kto_beta,
+                liked_weight=liked_weight,
+                disliked_weight=disliked_weight,
+            )
+            loss = loss * len(group) / len(items)  # it is the group's mean
+            (weight_B,) = torch.autograd.grad(loss, ratio_B)
+            lengths_B = torch.tensor([len(i.response_ids) for i in group], device=base.device)
+            weight_N1 = weight_B.repeat_interleave(lengths_B).unsqueeze(-1)
+            hidden_NH.backward(weight_N1 * slope_NH)  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
     return total
 
 
@@ -172,12 +172,13 @@ def _reference(
     config: TrainConfig,
     check: Callable[[], None],
     known: dict[Pair, Tensor],
+    read: Read | None,
 ) -> float:
     """z = max(0, mean r of the mismatched replies)."""
     ratios: list[Tensor] = []
     for group in micro_batches(mismatched(items), config, base.device):
         check()
-        policy_N = _logprobs(base, _hidden(base, model, group), group)
+        policy_N = _logprobs(base, _hidden(base, model, group, read), group)
         ratios.append(_sums(policy_N - _base_logprobs(base, model, group, known), group))
     return max(0.0, float(torch.cat(ratios).mean()))
 
@@ -227,8 +228,10 @@ def _sums(values_N: Tensor, group: Sequence[Item]) -> Tensor:
     return torch.stack([part_T.sum() for part_T in by_item(group, values_N)])
 
 
-def _hidden(base: Base, model: PeftModel, group: Sequence[Item]) -> Tensor:
-    return response_hidden(base, model, [item.plain for item in group])
+def _hidden(
+    base: Base, model: PeftModel, group: Sequence[Item], read: Read | None = None
+) -> Tensor:
+    return response_hidden(base, model, [item.plain for item in group], read)
 
 
 def _targets(base: Base, group: Sequence[Item]) -> Tensor:

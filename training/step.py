@@ -14,7 +14,7 @@ from training.advantages import distillation_advantages
 from training.base import Base
 from training.batching import Item, by_item
 from training.config import TrainConfig
-from training.forward import backward_in_chunks, logits, response_hidden
+from training.forward import Read, backward_in_chunks, logits, response_hidden
 from training.logprobs import entropy, picked, reverse_kl, token_logprobs
 from training.losses import (
     anchor_loss,
@@ -107,8 +107,10 @@ def group_backward(
     *,
     config: TrainConfig,
     counts: Counts,
+    read: Read | None = None,
 ) -> StepSums:
-    """Add a micro-batch's gradient to the adapter's."""
+    """Add a micro-batch's gradient to the adapter's, but for what lies before `read`: that gathers
+    there."""
     rows = tokens_of(group, base.device, config)
     sums = StepSums(hinted_tokens=int(rows.hinted_N.sum()), tokens=len(rows.targets_N))
     shows_effects = any(item.is_hinted and not item.is_fresh for item in group)
@@ -126,7 +128,7 @@ def group_backward(
             sums.entropy += float(entropy(policy_NV).sum())
         return loss_on(policy_logits_NV, teacher_logits_NV, part, config, counts, sums)
 
-    hidden_NH = response_hidden(base, model, [item.plain for item in group])
+    hidden_NH = response_hidden(base, model, [item.plain for item in group], read)
     sums.loss = backward_in_chunks(hidden_NH, loss_of)
     sums.effects = _by_reply(group, torch.cat(gaps)) if shows_effects else {}
     return sums

@@ -11,10 +11,17 @@ from torch import Tensor
 
 from training.adapters import snapshot, wearing
 from training.base import Base
-from training.batching import Item, Pair, by_item
+from training.batching import Item, Pair, by_item, shared_ids
 from training.candidates import with_chosen_hint
 from training.config import TrainConfig
-from training.forward import boosted, held_to_question, kl_between, response_hidden
+from training.forward import (
+    Read,
+    boosted,
+    held_to_question,
+    kl_between,
+    read_once,
+    response_hidden,
+)
 from training.small_talk import is_small_talk
 
 
@@ -36,10 +43,17 @@ class Teacher:
         self._base, self._model, self._config = base, model, config
         self._adapter = snapshot(model) if config.teacher == "parent" else None  # None: the base
         self._kept: dict[tuple[int, tuple[int, ...]], Tensor] = {}
+        self._prompts: list[tuple[int, ...]] = []  # whose beginning is read once
+        self._read: Read | None = None
 
     def forget(self) -> None:
         """Of replies that will not be seen again."""
         self._kept.clear()
+
+    def begin(self, items: Sequence[Item]) -> None:
+        """What all prompts of these items begin with is read once for all that is asked of them,
+        and by the next items if theirs begin with the same."""
+        self._prompts = [ids for i in items for ids in (i.prompt_ids, i.teacher_prompt_ids)]
 
     def with_chosen_hint(self, item: Item) -> Item:
         """The item under that of its candidate hints which teaches it best."""
@@ -129,7 +143,11 @@ class Teacher:
     @torch.no_grad()
     def _states(self, pairs: Sequence[Pair]) -> Tensor:
         with wearing(self._model, self._adapter):
-            return response_hidden(self._base, self._model, pairs)
+            begins = shared_ids(self._prompts, device=self._base.device)
+            if self._read is None or self._read.ids != begins:
+                with read_once(self._base, self._model, self._prompts) as self._read:
+                    pass
+            return response_hidden(self._base, self._model, pairs, self._read)
 
 
 def own_share(beyond_T: Tensor, moved_T: Tensor) -> float:

@@ -28,15 +28,9 @@ from training.config import REPLAYED, TrainConfig
 from training.corrections import correction_backward
 from training.demonstrations import with_demonstrations
 from training.errors import Diverged, NoSignal
-from training.forward import response_logprobs
+from training.forward import read_once, response_logprobs
 from training.heard import unheard_among, without_unheard
-from training.kto import (
-    beside_hints,
-    earlier_thumbs,
-    kto_backward,
-    of_thumbs_alone,
-    weights_of,
-)
+from training.kto import beside_hints, earlier_thumbs, kto_backward, of_thumbs_alone, weights_of
 from training.liked import Liked
 from training.metrics import begin_memory, step_metrics
 from training.optimizer import go_on_with, make_optimizer, step_share
@@ -226,6 +220,7 @@ def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> lis
     if not run.config.measures_effects:
         return items
     hinted = [item for item in items if item.is_hinted]
+    run.teacher.begin(hinted)
     for group in micro_batches(hinted, run.config, run.base.device):
         run.check()
         for item, effect in zip(group, run.teacher.effects(group, run.check), strict=True):
@@ -389,10 +384,15 @@ def _backward(run: _Run, items: Sequence[Item]) -> StepSums:
     counts = counts_of(items, run.config)
     sums = correction_backward(run.base, run.model, items, run.config, run.check)
     sums.loss += run.liked.backward()
+    run.teacher.begin(items)
+    taught = []
     for group in micro_batches(items, run.config, run.base.device):
         run.check()
-        teacher_NH = run.teacher.hidden(group)
-        sums += group_backward(
-            run.base, run.model, group, teacher_NH, config=run.config, counts=counts
-        )
+        taught.append((group, run.teacher.hidden(group)))
+    with read_once(run.base, run.model, [item.prompt_ids for item in items]) as read:
+        for group, teacher_NH in taught:
+            run.check()
+            sums += group_backward(
+                run.base, run.model, group, teacher_NH, config=run.config, counts=counts, read=read
+            )
     return sums

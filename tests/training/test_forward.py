@@ -10,13 +10,14 @@ from peft import PeftModel
 from torch import Tensor
 
 from tests.training.conftest import make_sample
+from tests.training.test_methods import sizes_of_passes
 from training import batching
 from training.adapters import adapter_tensors
 from training.base import Base, _check_reading_on
 from training.batching import Item, Pair
 from training.config import TrainConfig
 from training.errors import BaseInvalid
-from training.forward import response_hidden
+from training.forward import read_once, response_hidden
 from training.teacher import Teacher
 
 
@@ -63,6 +64,54 @@ def test_shared_tokens_change_neither_states_nor_gradients(
     for one, other in zip(gradients_once, gradients_each, strict=True):
         assert bool(other.any())
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_micro_batches_share_what_their_prompts_begin_with(
+    base: Base, model: PeftModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read once for all of them, it gives the states and gradients of reading it each time."""
+    away_from_the_base(model)
+    pairs = pairs_of(base)
+    prompts = [prompt for prompt, _ in pairs]
+    shared = len(batching.shared_ids(prompts, device="cpu"))
+    states, apart = states_and_gradients(base, model, pairs)
+    model.zero_grad()
+    found = []
+    with sizes_of_passes(base) as sizes, read_once(base, model, prompts) as read:
+        for group in (pairs[:1], pairs[1:]):
+            found.append(response_hidden(base, model, group, read))
+            found[-1].square().sum().backward()
+    assert sizes[0] == (1, shared)
+    assert [rows for rows, _ in sizes[1:]] == [1, 2]
+    assert sizes[1][1] == len(pairs[0][0]) + len(pairs[0][1]) - 1 - shared  # and not again
+    torch.testing.assert_close(torch.cat(found), states, rtol=1e-5, atol=1e-5)
+    gradients = [tensor.grad for tensor in adapter_tensors(model).values()]
+    for one, other in zip(gradients, apart, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    other = [(5, 6, 7, 8), (9, 10)]  # begins otherwise: nothing of what was read serves it
+    with read_once(base, model, prompts) as read, torch.no_grad():
+        torch.testing.assert_close(
+            response_hidden(base, model, [other], read), response_hidden(base, model, [other])
+        )
+    with read_once(base, model, prompts[:1]) as read:
+        assert read is None
+
+
+def test_of_what_was_read_as_much_serves_as_prompts_begin_with(
+    base: Base, model: PeftModel
+) -> None:
+    away_from_the_base(model)
+    pairs = pairs_of(base)
+    prompts = [prompt for prompt, _ in pairs]
+    shorter = [((*prompt[:9], *prompt[-5:]), reply) for prompt, reply in pairs]
+    with torch.no_grad(), read_once(base, model, prompts) as read, sizes_of_passes(base) as sizes:
+        assert read is not None
+        (pair,) = shorter[:1]
+        found = response_hidden(base, model, [pair], read)
+        assert sizes == [(1, len(pair[0]) + len(pair[1]) - 1 - 9)]
+        torch.testing.assert_close(
+            found, response_hidden(base, model, [pair]), rtol=1e-5, atol=1e-5
+        )
 
 
 def test_the_teachers_passes_may_be_one(base: Base, model: PeftModel, config: TrainConfig) -> None:

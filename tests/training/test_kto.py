@@ -120,7 +120,7 @@ def test_a_fresh_adapter_is_not_asked_how_it_differs_from_the_base(
             kto_backward(base, model, items, settings, nothing, weights=weights_of(items), known={})
             == 0.5
         )
-    assert len(sizes) == 4  # one each, for the gradient
+    assert len(sizes) == 1 + 4  # what all begin with, then one each, for the gradient
     found = taken_gradients(model)
     walk_away(model, far=1e-9)  # asked, it says the same
     assert kto_backward(
