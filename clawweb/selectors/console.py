@@ -13,6 +13,7 @@ from clawweb.downsampling import kept
 from clawweb.figures import sparkline
 from clawweb.models import (
     ACTIVE_JOB,
+    Consent,
     DropReason,
     JobState,
     SampleState,
@@ -69,6 +70,12 @@ def early_end(job: TrainingJob) -> str:
         return ""
     rows = job.events.filter(kind="ended_early").order_by("-id")
     return rows.values_list("text", flat=True).first() or ""
+
+
+def has_unused_ratings(job: TrainingJob) -> bool:
+    """Whether ratings that the job took, or was to take, train nothing any more."""
+    dropped = job.job_samples.filter(role="new", sample__state=SampleState.DROPPED)
+    return job.user.consent != Consent.TRAIN or dropped.exists()
 
 
 def uses_of_samples(job: TrainingJob) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from clawweb.selectors.console import (
     STATES,
     chosen_jobs,
     early_end,
+    has_unused_ratings,
     is_stale,
     loss_lines,
     queue_status,
@@ -63,44 +64,52 @@ EVENT_WORDS = {
     "adapter_live": _("The new version answers"),
     "adapter_rolled_back": _("The version was rolled back"),
 }
-# What its owner can do about a job that led to no version
-ADVICE = {
+# What came of a job that led to no version, its ratings too, …
+COUNT_AGAIN = _("Your agent is unchanged, and the ratings count again.")
+FATES = {
     "refused": _(
-        "Your agent is unchanged. What it did not pass is in the table of tests; its ratings count "
-        "again together with the next one you give."
+        "Your agent is unchanged, and the ratings count again together with the next one you give."
     ),
+    "no_signal": _("Your agent is unchanged."),
+    "cancelled": COUNT_AGAIN,
+    "failed": COUNT_AGAIN,
+}
+NOT_ALL_COUNT = _(
+    "Your agent is unchanged. Some of the ratings are not used any more; the list below and My "
+    "agent say why."
+)
+# … what its owner can do about it …
+ADVICE = {
+    "refused": _("What the version did not pass is in the table of tests."),
     "no_signal": _(
-        "Your agent is unchanged. A reason or a sentence with a thumb down teaches most; each "
-        "rating below says why it could not train."
+        "A reason or a sentence with a thumb down teaches most; each rating below says why it "
+        "could not train."
     ),
-    "cancelled": _("Your agent is unchanged, and the ratings count again."),
     "failed": _(
-        "Your agent is unchanged, and the ratings count again. Train again; if it fails once more, "
-        "an admin finds the cause in the log of worker-gpu."
+        "Train again; if it fails once more, an admin finds the cause in the log of worker-gpu."
     ),
 }
-
 # … and more exactly where the reason of a failure tells
 FAILURES = (
     (
         "worker died",
         _(
             "Most often the machine ran out of memory. An admin can free some or lower "
-            "CLAWWEB_TRAIN_TOKENS; your agent is unchanged, and the ratings count again."
+            "CLAWWEB_TRAIN_TOKENS."
         ),
     ),
     (
         "gradient norm",
         _(
             "The sums of a step came out as no number. Train again; if it happens once more, "
-            "another method may do. Your agent is unchanged, and the ratings count again."
+            "another method may do."
         ),
     ),
     (
         "out of memory",
         _(
             "The graphics card was full. An admin can lower CLAWWEB_VLLM_GPU_SHARE or "
-            "CLAWWEB_TRAIN_TOKENS; your agent is unchanged, and the ratings count again."
+            "CLAWWEB_TRAIN_TOKENS."
         ),
     ),
 )
@@ -256,7 +265,7 @@ def _job_row(job: TrainingJob) -> dict[str, Any]:
         "took": _took(job),
         "rolled_back": job.child is not None and job.child.rolled_back_at is not None,
         "left": seconds_left(job),
-        "advice": _advice(job),
+        "advice": SimpleLazyObject(lambda: _advice(job)),
         "method_words": METHOD_WORDS.get(job.method, ""),
     }
 
@@ -282,7 +291,16 @@ def _took(job: TrainingJob) -> str:
     return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
-def _advice(job: TrainingJob) -> str | Promise:
+def _advice(job: TrainingJob) -> str:
+    """What came of it and what to do about it; "" of one that runs or went live."""
+    if job.state not in FATES:
+        return ""
+    promises = job.state != JobState.NO_SIGNAL
+    fate = NOT_ALL_COUNT if promises and has_unused_ratings(job) else FATES[job.state]
+    return f"{fate} {_what_to_do(job)}".strip()
+
+
+def _what_to_do(job: TrainingJob) -> str | Promise:
     if job.state == JobState.FAILED:
         for sign, words in FAILURES:
             if sign in job.reason:

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from clawweb import load, sentences
 from clawweb.models import (
+    Consent,
     Event,
     Heartbeat,
     JobState,
@@ -79,6 +80,34 @@ def test_a_job_that_led_nowhere_says_what_to_do(client: Client, alice: User, sta
     html = page_of(client, alice, f"/jobs/{job.public_id}/")
     assert "Your agent is unchanged" in html
     assert 'id="retry" name="method" value="kto"' in html
+
+
+@pytest.mark.parametrize("state", ["refused", "cancelled", "failed"])
+def test_a_job_promises_no_rating_that_is_not_used_any_more(
+    client: Client, alice: User, state: str
+) -> None:
+    promise = "the ratings count again"
+    rated(alice, 2)
+    for times in (1, 2):
+        job = claimed_job(alice)
+        jobs.end_job(job, state=JobState(state))
+        html = page_of(client, alice, f"/jobs/{job.public_id}/")
+        is_used = state != "refused" or times == 1  # two versions that learned it were refused
+        assert (promise in html, "not used any more" in html) == (is_used, not is_used)
+
+
+def test_a_job_that_ended_as_consent_was_withdrawn_promises_nothing(
+    client: Client, alice: User
+) -> None:
+    rated(alice, 1)
+    queued = jobs.queue_job(user=alice)
+    alice.consent = Consent.KEEP
+    alice.save()
+    jobs.withdraw_consent(alice)
+    html = page_of(client, alice, f"/jobs/{queued.public_id}/")
+    assert "cancelled before it started" in html
+    assert "not used any more" in html
+    assert "the ratings count again" not in html
 
 
 @pytest.mark.parametrize(
