@@ -93,7 +93,8 @@ def version_name(version: int) -> str:
 
 
 def rated_turns(user: User, *, unused: bool = False) -> QuerySet[Turn]:
-    """Turns that the user rated, the one rated last first; or those whose rating is not used."""
+    """Turns that the user rated, the one rated last first; or those whose rating is not used, or
+    put aside for the opposite."""
     rated = (
         Turn.objects.filter(session__user=user, session__deleted_at=None)
         .annotate(said_last=Max("feedback__id"))
@@ -105,7 +106,8 @@ def rated_turns(user: User, *, unused: bool = False) -> QuerySet[Turn]:
     )
     if unused:
         newest = TrainingSample.objects.filter(turn=OuterRef("pk")).order_by("-id").values("state")
-        rated = rated.annotate(became=Subquery(newest[:1])).filter(became=SampleState.DROPPED)
+        idle = [SampleState.DROPPED, SampleState.SUPERSEDED]
+        rated = rated.annotate(became=Subquery(newest[:1])).filter(became__in=idle)
     return rated
 
 

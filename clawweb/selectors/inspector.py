@@ -42,6 +42,7 @@ RECEIPTS = {
     "in_training": Q(state=SampleState.CLAIMED),
     "learned": Q(state=SampleState.TRAINED),
     "not_used": Q(state=SampleState.DROPPED),
+    "superseded": Q(state=SampleState.SUPERSEDED),
     "withdrawn": Q(state=SampleState.WITHDRAWN),
 }
 VOTES = {"liked": Q(value=1), "disliked": Q(value=-1)}

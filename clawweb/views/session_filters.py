@@ -20,6 +20,7 @@ RECEIPTS = [
     ("in_training", _("in training")),
     ("learned", _("learned")),
     ("not_used", _("not used")),
+    ("superseded", _("put aside")),
     ("withdrawn", _("taken back")),
 ]
 SOURCES = [("", _("anywhere")), ("ui", _("this site")), ("api", _("API"))]

@@ -32,7 +32,7 @@ from clawweb.selectors.notes import notes_of
 from clawweb.services import feedback, jobs, retention
 from clawweb.services.accounts import pause_learning
 from clawweb.services.notes import take_back_note
-from tests.factories import down, make_adapter, make_turn, rated, up
+from tests.factories import claimed_job, down, make_adapter, make_turn, rated, up
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
 
@@ -213,6 +213,17 @@ def test_unused_ratings_can_be_looked_at_alone(alice: User) -> None:
     up(unused)
     assert [turn.pk for turn in rated_turns(alice, unused=True)] == [unused.pk]
     assert rated_turns(alice).count() == 2
+
+
+def test_what_the_opposite_put_aside_is_among_the_unused_ratings(alice: User) -> None:
+    old, new = make_turn(alice), make_turn(alice)
+    down(old, "too_long")
+    down(new, "too_short")
+    assert not rated_turns(alice, unused=True)
+    claimed_job(alice)
+    assert list(rated_turns(alice, unused=True)) == [old]
+    down(old, "too_long")  # said again
+    assert not rated_turns(alice, unused=True)
 
 
 def test_the_page_shows_notes_ranges_and_what_came_of_ratings(client: Client, alice: User) -> None:

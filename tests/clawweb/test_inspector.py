@@ -25,7 +25,7 @@ from clawweb.selectors import inspector
 from clawweb.selectors.inspector import Filters, sessions_where, stats_of, ticks_of
 from clawweb.services import comparisons, feedback, sessions
 from clawweb.services.saved_views import MOST, save_view
-from tests.factories import down, make_adapter, make_turn, up
+from tests.factories import down, in_state, make_adapter, make_turn, up
 
 pytestmark = pytest.mark.usefixtures("db", "valkey_server", "engine")
 
@@ -66,22 +66,26 @@ def test_each_filter_finds_the_sessions_it_names(alice: User, bob: User) -> None
             "corrected": make_turn(user),
             "learned": with_sample(user, SampleState.TRAINED),
             "kept aside": with_sample(user, SampleState.READY, held_back=True),
+            "put aside": with_sample(user, SampleState.READY),
             "version": make_turn(user, version=3),
             "api": make_turn(user, source="api"),
         }
         up(made["liked"])
         down(made["disliked"], "too_short")
         corrected(made["corrected"])
+        in_state(made["put aside"], SampleState.SUPERSEDED)
         ids = {name: turn.session_id for name, turn in made.items()}
     assert found(alice) == set(ids.values())
     assert found(alice, words="RAIN") == found(alice, words="wet") == {ids["plain"]}
     assert found(alice, vote="liked") == {ids["liked"]}
-    bad = {ids[name] for name in ("disliked", "corrected", "learned", "kept aside")}
+    rated = ("learned", "kept aside", "put aside")
+    bad = {ids[name] for name in ("disliked", "corrected", *rated)}
     assert found(alice, vote="disliked") == bad
     assert found(alice, reason="too_short") == {ids["disliked"]}
     assert found(alice, corrected=True) == {ids["corrected"]}
     assert found(alice, receipt="learned") == {ids["learned"]}
     assert found(alice, receipt="held_back") == {ids["kept aside"]}
+    assert found(alice, receipt="superseded") == {ids["put aside"]}
     assert ids["kept aside"] not in found(alice, receipt="counted")
     assert found(alice, version=3) == {ids["version"]}
     assert found(alice, version=0) == set(ids.values()) - {ids["version"]}
