@@ -203,7 +203,7 @@ def _receipt_words(sample: TrainingSample, state: str, count: dict[str, int] | N
         "saved": _("saved"),
         "counted": _("counted"),
         "held_back": _("kept aside to test the next version"),
-        "superseded": _("replaced by a newer rating"),
+        "superseded": _("put aside: the opposite was asked for since"),
         "withdrawn": _("taken back"),
         "erased": _("erased"),
     }.get(state, state)

@@ -63,7 +63,9 @@ def test_the_newest_of_contradicting_reasons_wins(alice):
     down(short, "too_long")
     job = claimed_job(alice)
     assert [s.turn for s in jobs.samples_of(job)] == [prose, short]
-    assert receipt(long)["state"] == "superseded"
+    aside = receipt(long)
+    assert aside["state"] == "superseded"
+    assert aside["text"] == "put aside: the opposite was asked for since"
     jobs.end_job(job, state=JobState.DEPLOYED, learned=make_adapter(alice, 1, "live"))
     down(make_turn(alice, version=1), "too_short")
     replayed = jobs.samples_of(claimed_job(alice), "replay")
