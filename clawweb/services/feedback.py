@@ -124,6 +124,8 @@ def _merged(before: Feedback | None, changes: dict[str, Any], reply: str) -> dic
         kept["correction"] = ""
     explains = kept["reasons"] or kept["correction"]
     if explains and (kept["value"] is None or "value" not in changes):
+        if kept["value"] == 1 and changes.get("comment") is None:
+            kept["comment"] = ""  # praise: it explained the thumb up
         kept["value"] = -1
     if explains and kept["value"] == 1:
         raise Contradiction(

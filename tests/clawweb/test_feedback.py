@@ -187,6 +187,25 @@ def test_a_complaint_after_a_thumb_up_is_a_thumb_down(alice):
     assert TrainingSample.objects.order_by("-id")[0].reward == -1
 
 
+@pytest.mark.parametrize("changes", [{"reasons": ["too_long"]}, {"correction": "Tea."}])
+def test_a_complaint_after_a_thumb_up_leaves_its_praise_behind(alice, changes):
+    turn = make_turn(alice)
+    rate(turn, value=1, comment="Great answer, thank you!")
+    rate(turn, **changes)
+    newest = TrainingSample.objects.latest("id")
+    assert (newest.reward, newest.feedback.comment) == (-1, "")
+    assert "Great" not in newest.hint
+    rate(said_with_it := make_turn(alice), value=1, comment="Great!")
+    rate(said_with_it, comment="No, wrong.", **changes)
+    assert "No, wrong." in TrainingSample.objects.latest("id").hint
+
+
+def test_a_comment_without_a_vote_is_kept_by_a_complaint(alice):
+    rate(turn := make_turn(alice), comment="Say it in metres.")
+    rate(turn, reasons=["too_long"])
+    assert TrainingSample.objects.latest("id").hint.endswith("Say it in metres.")
+
+
 def test_taking_a_rating_back_withdraws_its_sample(alice):
     turn = make_turn(alice)
     rate(turn, value=-1, reasons=["too_long"])
