@@ -30,6 +30,7 @@ CHOOSABLE = (  # fields that a job may be queued with; the rest is the installat
 MOST_EPOCHS = 16  # that a job may be given
 MOST_WORDS = 1000  # of the support of top-k; the memory of choosing a hint goes by its square
 CANDIDATES = 4  # liked replies that demonstrations are chosen from: the newest
+HINT_TOKENS = 256  # first of a hint that are told where there is no room for all of it
 COLLECTED = 4  # hints of other replies that stand before a re-answer's own: the newest said again
 REPLAYED = 8  # of what earlier versions learned under hints, answered anew: the newest
 THUMBS_REPLAYED = 56  # of the thumbs that earlier versions learned, for steps of KTO: the newest

@@ -23,7 +23,7 @@ from rollouts.hints import demonstrated_messages, hinted_messages, joined
 from rollouts.types import Demonstration, Message
 from training.adapters import adapter_tensors, wearing
 from training.base import Base
-from training.config import TrainConfig
+from training.config import HINT_TOKENS, TrainConfig
 from training.forward import hidden_of, kl_between
 from training.sampling import sample_replies
 
@@ -70,8 +70,8 @@ def drift_limit(
     check: Callable[[], None],
 ) -> float:
     """What the user's wishes explain, and the margin: the hinted base's own drift under the newest
-    hints, as many as fit, or its mean drift after each of the newest examples that fit: the larger.
-    """
+    hints, or their beginnings, as many as fit, or its mean drift after each of the newest examples
+    that fit: the larger."""
     said = filter(None, (hint.strip() for hint in wishes.hints))
     newest = list(dict.fromkeys(said))[:NEWEST_HINTS]
     room = config.max_tokens - config.gate_tokens
@@ -81,7 +81,9 @@ def drift_limit(
 
     kept: list[str] = []
     for hint in newest:
-        kept += [hint] if fits(_under(base, [*kept, hint], neutral)) else []
+        ways = (hint, base.beginning(hint, HINT_TOKENS))
+        fitting = (each for each in ways if fits(_under(base, [*kept, each], neutral)))
+        kept += islice(fitting, 1)
     shown = (_after(base, example, neutral) for example in wishes.examples)
 
     def explained(ways: Iterable[Prompts]) -> float:

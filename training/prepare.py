@@ -20,7 +20,7 @@ from rollouts.types import Message, Sample
 from training.advantages import Baseline, reward_advantage
 from training.base import Base
 from training.batching import Item
-from training.config import COLLECTED, TrainConfig
+from training.config import COLLECTED, HINT_TOKENS, TrainConfig
 from training.small_talk import said_ids, sentences
 
 NO_SIGNAL = "no_signal"  # neither vote nor hint, or no reply to learn from
@@ -174,7 +174,7 @@ def plain_prompt_ids(base: Base, sample: Sample) -> tuple[int, ...]:
 
 def _teacher_prompts(base: Base, sample: Sample, config: TrainConfig) -> list[tuple[int, ...]]:
     """The prompt under the hint first, then under each candidate that reads differently."""
-    return [_teacher_prompt(base, sample, hint, config) for hint in _candidate_hints(sample)]
+    return [_told_prompt(base, sample, hint, config) for hint in _candidate_hints(sample)]
 
 
 def _correction(base: Base, sample: Sample, prompt: int, config: TrainConfig) -> tuple[int, ...]:
@@ -226,17 +226,25 @@ def _under(
     own = _chosen_hint(base, item, sample, config)
     hint = joined([*reversed(others), *filter(None, [own])])
     prompt_ids = _teacher_prompt(base, sample, hint, config)
-    reply = max(len(item.response_ids), config.reanswer_tokens)
-    if len(prompt_ids) + reply > config.max_tokens:
-        return item
-    return replace(item, teacher_prompt_ids=prompt_ids)
+    has_room = _has_room(prompt_ids, sample, config)
+    return replace(item, teacher_prompt_ids=prompt_ids) if has_room else item
 
 
 def _chosen_hint(base: Base, item: Item, sample: Sample, config: TrainConfig) -> str | None:
     """Which of the sample's candidate hints teaches the item."""
     hints = _candidate_hints(sample)
-    prompts = [_teacher_prompt(base, sample, hint, config) for hint in hints]
+    prompts = _teacher_prompts(base, sample, config)
     return hints[prompts.index(item.teacher_prompt_ids)]
+
+
+def _told_prompt(
+    base: Base, sample: Sample, hint: str | None, config: TrainConfig
+) -> tuple[int, ...]:
+    """The prompt under the hint; under the beginning of one that leaves no room."""
+    prompt_ids = _teacher_prompt(base, sample, hint, config)
+    if hint and not _has_room(prompt_ids, sample, config):
+        return _teacher_prompt(base, sample, base.beginning(hint, HINT_TOKENS), config)
+    return prompt_ids
 
 
 def _teacher_prompt(
@@ -254,12 +262,17 @@ def _teacher_prompt(
             begun = base.beginning(sample.correction, config.correction_tokens)
             yield hinted_messages(sample.messages, hint=hint, correction=begun)
 
-    reply = max(len(sample.response_ids[: config.rated_tokens]), config.reanswer_tokens)
     for messages in ways():
         prompt_ids = base.render(messages, sample.tools, sample.at)
-        if len(prompt_ids) + reply <= config.max_tokens:
+        if _has_room(prompt_ids, sample, config):
             break
     return prompt_ids
+
+
+def _has_room(prompt_ids: tuple[int, ...], sample: Sample, config: TrainConfig) -> bool:
+    """Whether the reply, and another to the same prompt, may follow."""
+    reply = max(len(sample.response_ids[: config.rated_tokens]), config.reanswer_tokens)
+    return len(prompt_ids) + reply <= config.max_tokens
 
 
 def _advantage(sample: Sample, config: TrainConfig, baseline: Baseline) -> float | None:

@@ -15,7 +15,7 @@ from tests.training.conftest import make_sample
 from training.advantages import Baseline
 from training.base import Base, load_base
 from training.batching import Item
-from training.config import TrainConfig
+from training.config import HINT_TOKENS, TrainConfig
 from training.prepare import prepare
 from training.tiny import TEMPLATE
 
@@ -32,7 +32,6 @@ THUMB_ONLY = {"hint": None}
         ({"prompt_ids": (1, 2, 3)}, "template_changed"),
         ({"messages": [Message(role="user", content="another")]}, "template_changed"),
         ({"response_ids": (5,) * 600}, "too_long"),
-        ({"hint": "long " * 200}, "too_long"),
         (THUMB_ONLY | {"rollout_logprobs": None}, "no_logprobs"),
         (THUMB_ONLY | {"rollout_logprobs": [-1.0]}, "no_logprobs"),
         (THUMB_ONLY | {"rollout_logprobs": None, "temperature": 0.0}, "greedy"),
@@ -44,6 +43,19 @@ def test_a_sample_that_cannot_train_says_why(
     config = TrainConfig(max_tokens=512)
     items, dropped = prepare(base, [make_sample(base, 3, **changes)], config, baseline=Baseline())
     assert (items, dropped) == ([], {3: reason})
+
+
+def test_a_hint_that_leaves_no_room_is_told_from_its_beginning(base: Base) -> None:
+    wish = "Answer in one word. "
+    endless = make_sample(base, 1, hint=wish + "long " * 200, correction="No.")
+    short = dataclasses.replace(endless, hint=base.beginning(endless.hint or "", HINT_TOKENS))
+    begun = only_item(base, short, max_tokens=512)
+    assert wish in base.tokenizer.decode(begun.teacher_prompt_ids)
+    assert only_item(base, endless, max_tokens=512) == dataclasses.replace(
+        begun, said_ids=only_item(base, endless).said_ids
+    )
+    _, dropped = prepare(base, [endless], TrainConfig(max_tokens=200), baseline=Baseline())
+    assert dropped == {1: "too_long"}
 
 
 @pytest.mark.parametrize(

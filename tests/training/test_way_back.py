@@ -13,7 +13,7 @@ from peft.tuners.lora import LoraLayer
 from tests.training.conftest import DEVICE, nothing
 from training.adapters import adapter_tensors, round_to_saved, save_version, scale, snapshot
 from training.base import Base
-from training.config import TrainConfig
+from training.config import HINT_TOKENS, TrainConfig
 from training.drift import Wishes, asked, drift, drift_limit
 from training.forward import logits, response_hidden
 from training.gate import decide, measure
@@ -80,15 +80,19 @@ def teach_to_repeat(base: Base, model: PeftModel, *, steps: int) -> None:
         optimizer.zero_grad()
 
 
-def test_a_hint_that_leaves_no_room_explains_no_drift(
+def test_a_hint_that_leaves_no_room_explains_the_drift_of_its_beginning(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
     def limit(*hints: str) -> float:
         return drift_limit(base, model, PROMPTS, Wishes(hints=hints), config, nothing)
 
-    endless = "word " * config.max_tokens
-    assert limit(endless) == config.gate_drift_margin < limit("Be brief.")
-    assert limit(endless, "Be brief.") == limit("Be brief.", endless) == limit("Be brief.")
+    endless, brief = "word " * config.max_tokens, "Be brief."
+    begun = base.beginning(endless, HINT_TOKENS)
+    assert limit(endless) == limit(begun) > config.gate_drift_margin
+    assert limit(endless, brief) == limit(begun, brief)
+    assert limit(brief, endless) == limit(brief, begun)
+    config = dataclasses.replace(config, max_tokens=100)  # nor for that
+    assert limit(endless, brief) == limit(brief) > limit(endless) == config.gate_drift_margin
 
 
 def test_a_version_that_repeats_itself_is_moved_back_until_it_does_not(
