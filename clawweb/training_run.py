@@ -86,7 +86,7 @@ def _worked_on(job: TrainingJob) -> bool:
     except Cancelled:
         jobs.end_job(job, state=JobState.CANCELLED, reason=sentences.CANCELLED)
     except NoSignal as exc:
-        finishing.drop_samples(job, exc.dropped)
+        finishing.drop_samples(job, exc.dropped, unheard=exc.unheard)
         jobs.end_job(
             job, state=JobState.NO_SIGNAL, reason=gettext_noop("None of the ratings could train.")
         )
@@ -252,7 +252,7 @@ def _train(
         enough=keeper.enough,
     )
     if result.dropped:
-        finishing.drop_samples(job, result.dropped)
+        finishing.drop_samples(job, result.dropped, unheard=result.unheard)
     finishing.give_back_untrained(job, result.trained)
     finishing.note_unheard(job, result.unheard, distils=result.config.distils)
     finishing.note_early_end(job, result.stopped)

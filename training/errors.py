@@ -10,7 +10,7 @@ TrainingError
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 
 class TrainingError(Exception):
@@ -38,9 +38,10 @@ class Diverged(TrainingError):
 
 
 class NoSignal(TrainingError):
-    """Nothing in the job could train."""
+    """Nothing in the job could train. `unheard`: as in TrainResult."""
 
-    def __init__(self, dropped: Mapping[int, str]) -> None:
+    def __init__(self, dropped: Mapping[int, str], unheard: Collection[int] = ()) -> None:
         reasons = ", ".join(sorted(set(dropped.values()))) or "no samples"
         super().__init__(f"nothing to train on: {reasons}")
         self.dropped = dict(dropped)
+        self.unheard = frozenset(unheard)

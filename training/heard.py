@@ -28,13 +28,7 @@ from training.base import Base
 from training.batching import Pair
 from training.config import TrainConfig
 from training.forward import kl_between, response_hidden
-from training.prepare import (
-    GREEDY,
-    HINT_NO_EFFECT,
-    NO_LOGPROBS,
-    NO_SIGNAL,
-    liked_elsewhere,
-)
+from training.prepare import HINT_NO_EFFECT, NO_SIGNAL, liked_elsewhere
 from training.small_talk import sentences
 
 COMPARED = 8  # newest replies of each side
@@ -114,10 +108,10 @@ def without_unheard(
 
 
 def unheard_among(dropped: Mapping[int, str], unheard: frozenset[int]) -> dict[int, str]:
-    """The reasons; that of one that without its hint has nothing to train by is the hint."""
-    bare = (NO_SIGNAL, NO_LOGPROBS, GREEDY)
+    """The reasons; that of one that nobody voted on, too, is the hint: without it nothing was
+    said. What keeps a thumb from training stays said so."""
     return {
-        number: HINT_NO_EFFECT if number in unheard and why in bare else why
+        number: HINT_NO_EFFECT if number in unheard and why == NO_SIGNAL else why
         for number, why in dropped.items()
     }
 

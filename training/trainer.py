@@ -200,7 +200,7 @@ def _prepared(
         items, dropped = prepare(run.base, left, config, baseline=baseline)
     dropped = unheard_among(dropped, run.unheard) | idle
     if not items:
-        raise NoSignal(dropped)
+        raise NoSignal(dropped, unheard=run.unheard)
     return items, dropped
 
 

@@ -46,7 +46,7 @@ class DropReason(models.TextChoices):
     NO_LOGPROBS = "no_logprobs", _("The reply's probabilities were not recorded.")
     GREEDY = (
         "greedy",
-        _("The reply was not sampled from the plain distribution and came without a hint."),
+        _("The reply was not sampled from the plain distribution, and no hint teaches it."),
     )
     TOO_LONG = "too_long", _("The conversation is longer than training takes.")
     STALE = "stale", _("A version more than three behind wrote it.")

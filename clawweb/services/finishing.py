@@ -111,14 +111,17 @@ def note_unheard(job: TrainingJob, unheard: Collection[int], *, distils: bool) -
 
 
 @transaction.atomic
-def drop_samples(job: TrainingJob, reasons: Mapping[int, str]) -> None:
+def drop_samples(
+    job: TrainingJob, reasons: Mapping[int, str], *, unheard: Collection[int] = ()
+) -> None:
     """Samples that the trainer could not use, each with its reason; what only this job's method
-    cannot use counts again: a hint is distilled without log-probs."""
+    cannot use counts again: a hint is distilled without log-probs. Of the `unheard` the thumb alone
+    is left, which is as any other."""
     if not held(job).exists():
         raise LeaseLost(job.public_id)
     mine = TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED)
     list(mine.order_by("pk").select_for_update())  # as in _let_go
-    hinted = {row.pk for row in samples_of(job) if row.teaches}
+    hinted = {row.pk for row in samples_of(job) if row.teaches} - set(unheard)
     later = [pk for pk, why in reasons.items() if pk in hinted and why in _WANT_LOGPROBS]
     _let_go(job, later)
     for pk, reason in reasons.items():

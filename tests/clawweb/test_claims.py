@@ -185,6 +185,14 @@ def test_a_hint_that_the_jobs_method_cannot_use_waits_for_another(alice):
     assert [row.sample.turn for row in job.job_samples.all()] == [plain]
 
 
+def test_a_hint_that_is_not_heard_waits_for_no_other_method(alice):
+    down(make_turn(alice, params=SamplingParams(temperature=0.0), logprobs=None))
+    job = claimed_job(alice)
+    (greedy,) = jobs.samples_of(job)
+    finishing.drop_samples(job, {greedy.pk: "greedy"}, unheard={greedy.pk})
+    assert receipt(greedy.turn)["text"].endswith("plain distribution, and no hint teaches it.")
+
+
 def test_a_newer_wish_that_is_kept_aside_for_the_gate_wins_too(alice):
     old, new = make_turn(alice), make_turn(alice)
     down(old, "too_long")

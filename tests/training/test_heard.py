@@ -344,20 +344,22 @@ def test_thumbs_of_what_is_not_heard_stay_in_the_steps_after_hints(
     assert tells_several(left)  # so that no other wish is pushed
 
 
-def test_a_hint_that_is_not_heard_and_has_nothing_else_is_dropped_for_it(
+def test_a_hint_that_is_not_heard_is_the_reason_only_where_nobody_voted(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
     settings = replace(config, hint_heard_min=NEVER)
-    *liked, disliked, unvoted, greedy = rated(base)
+    *liked, unrecorded, unvoted, greedy = rated(base)
     unvoted, greedy = replace(unvoted, reward=None), replace(greedy, temperature=0.0)
+    unrecorded = replace(unrecorded, rollout_logprobs=None)
     brief = make_sample(base, 7, hint=BRIEF)
     combined = replace(settings, method="combine", hint_effect_min=0.0)
-    result, _ = job(base, model, [*liked, disliked, brief, unvoted, greedy], combined)
-    assert result.dropped == {5: "hint_no_effect", 6: "hint_no_effect"}
-    assert result.trained == (1, 2, 3, 4, 7)
+    result, _ = job(base, model, [*liked, unrecorded, brief, unvoted, greedy], combined)
+    assert result.dropped == {4: "no_logprobs", 5: "hint_no_effect", 6: "greedy"}
+    assert result.trained == (1, 2, 3, 7)
     with pytest.raises(NoSignal) as caught:
         job(base, model, [unvoted], settings, replay=liked)
     assert caught.value.dropped == {5: "hint_no_effect"}
+    assert caught.value.unheard == {5}
 
 
 def test_a_cancelled_job_ends_while_it_listens(
