@@ -11,7 +11,7 @@ from torch import Tensor
 
 from training.adapters import wearing
 from training.base import Base
-from training.batching import Item
+from training.batching import Item, Pair
 from training.config import TrainConfig
 from training.forward import over_logits, response_hidden
 
@@ -24,37 +24,42 @@ def overlap(student_ids_TK: Tensor, teacher_ids_TK: Tensor) -> int:
     return int((student_ids_TK.unsqueeze(-1) == teacher_ids_TK.unsqueeze(-2)).sum())
 
 
+def each_hint(item: Item) -> list[Item]:
+    """The item under each of its candidate hints, its own first."""
+    prompts = (item.teacher_prompt_ids, *item.other_prompts_ids)
+    said = (item.said_ids, *item.others_said_ids)
+    return [
+        replace(
+            item,
+            teacher_prompt_ids=prompt_ids,
+            other_prompts_ids=(),
+            said_ids=ids,
+            others_said_ids=(),
+        )
+        for prompt_ids, ids in zip(prompts, said, strict=True)
+    ]
+
+
 @torch.no_grad()
-def with_chosen_hint(
+def nearest(
     base: Base,
     model: PeftModel,
-    item: Item,
+    ways: Sequence[Item],
     config: TrainConfig,
     teacher: dict[str, Tensor] | None = None,
 ) -> Item:
-    """The item under the hint of largest overlap on its own reply; the first among equals.
+    """Of the ways to teach one reply that of largest overlap on it; the first among equals.
     `teacher`: its adapter; None is the frozen base."""
-    if not item.other_prompts_ids:
-        return item
-    student_ids_TK = _topk(base, model, item.prompt_ids, item, config.topk)
-    prompts: Sequence[tuple[int, ...]] = (item.teacher_prompt_ids, *item.other_prompts_ids)
+    student_ids_TK = _topk(base, model, ways[0].plain, config.topk)
     with wearing(model, teacher):
         shared = [
-            overlap(student_ids_TK, _topk(base, model, prompt, item, config.topk))
-            for prompt in prompts
+            overlap(student_ids_TK, _topk(base, model, way.taught, config.topk)) for way in ways
         ]
-    chosen = shared.index(max(shared))
-    return replace(
-        item,
-        teacher_prompt_ids=prompts[chosen],
-        other_prompts_ids=(),
-        said_ids=(item.said_ids, *item.others_said_ids)[chosen],
-        others_said_ids=(),
-    )
+    return ways[shared.index(max(shared))]
 
 
-def _topk(base: Base, model: PeftModel, prompt: tuple[int, ...], item: Item, k: int) -> Tensor:
-    hidden_TH = response_hidden(base, model, [(prompt, item.response_ids)])
+def _topk(base: Base, model: PeftModel, pair: Pair, k: int) -> Tensor:
+    hidden_TH = response_hidden(base, model, [pair])
 
     def most_likely(logits_TV: Tensor, _chunk: slice) -> Tensor:
         return logits_TV.topk(min(k, logits_TV.shape[-1]), dim=-1).indices

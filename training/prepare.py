@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from jinja2 import TemplateError
@@ -98,6 +98,26 @@ def liked_elsewhere(samples: Sequence[Sample], told: Sequence[Sample]) -> list[S
     asked again until it was liked was not liked as it was."""
     prompts = [sample.messages for sample in told]
     return [each for each in samples if (each.reward or 0) > 0 and each.messages not in prompts]
+
+
+def with_bare_thumbs(
+    base: Base,
+    samples: Sequence[Sample],
+    items: Sequence[Item],
+    dropped: Mapping[int, str],
+    config: TrainConfig,
+    baseline: Baseline,
+) -> tuple[list[Sample], list[Item], dict[int, str]]:
+    """All three again, where replies were dropped that were liked without a word, as what they had
+    been told asks for nothing: as the thumbs that they are, as if it had not stood there."""
+    bare = {
+        sample.id: replace(sample, unheard=tuple(sample.prompted_hints))
+        for sample in samples
+        if dropped.get(sample.id) == HINT_NO_EFFECT and not sample.hint and not sample.correction
+    }
+    thumbs, why = prepare(base, [*bare.values()], config, baseline=baseline)
+    kept = {number: reason for number, reason in dropped.items() if number not in bare}
+    return [bare.get(s.id, s) for s in samples], [*items, *thumbs], kept | why
 
 
 def tells_several(samples: Sequence[Sample]) -> bool:

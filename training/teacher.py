@@ -12,7 +12,7 @@ from torch import Tensor
 from training.adapters import snapshot, wearing
 from training.base import Base
 from training.batching import Item, Pair, by_item, shared_ids
-from training.candidates import with_chosen_hint
+from training.candidates import each_hint, nearest
 from training.config import TrainConfig
 from training.forward import (
     Read,
@@ -55,9 +55,22 @@ class Teacher:
         and by the next items if theirs begin with the same."""
         self._prompts = [ids for i in items for ids in (i.prompt_ids, i.teacher_prompt_ids)]
 
-    def with_chosen_hint(self, item: Item) -> Item:
-        """The item under that of its candidate hints which teaches it best."""
-        return with_chosen_hint(self._base, self._model, item, self._config, self._adapter)
+    def with_chosen_hint(self, item: Item, check: Callable[[], None] = lambda: None) -> Item:
+        """The item under that of its candidate hints which teaches it best: of those that do more
+        than a note that asks for nothing, if any does. Nothing is nearer to what it says already.
+        """
+        check()
+        ways = each_hint(item)
+        if len(ways) == 1:
+            return item
+        moving = [way for way in ways if self._moves(way, check)] if item.noted_prompt_ids else []
+        return nearest(self._base, self._model, moving or ways, self._config, self._adapter)
+
+    def _moves(self, item: Item, check: Callable[[], None]) -> bool:
+        """Whether its hint does more than a note; what it says of the reply is not kept."""
+        own = self.effects([item], check)[0].own
+        del self._kept[item.sample_id, item.response_ids]
+        return own is None or own >= self._config.hint_effect_min
 
     def effects(
         self, group: Sequence[Item], check: Callable[[], None] = lambda: None

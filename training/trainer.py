@@ -34,7 +34,7 @@ from training.kto import beside_hints, earlier_thumbs, kto_backward, of_thumbs_a
 from training.liked import Liked
 from training.metrics import begin_memory, step_metrics
 from training.optimizer import go_on_with, make_optimizer, step_share
-from training.prepare import HINT_NO_EFFECT, prepare, said_again, under_collected
+from training.prepare import HINT_NO_EFFECT, prepare, said_again, under_collected, with_bare_thumbs
 from training.sampling import sample_replies
 from training.step import StepSums, counts_of, group_backward
 from training.teacher import Effect, Teacher
@@ -192,6 +192,8 @@ def _prepared(
     then that is the run's. Raises NoSignal when nothing trains."""
     items, dropped = prepare(run.base, samples, run.config, baseline=baseline, again=again)
     items = _effective(run, items, dropped)
+    known = samples, items, dropped
+    samples, items, dropped = with_bare_thumbs(run.base, *known, run.config, baseline)
     idle = {number: why for number, why in dropped.items() if why == HINT_NO_EFFECT}
     left = [sample for sample in samples if sample.id not in idle]
     config = of_thumbs_alone(run.base, run.config, left, replay)
@@ -204,11 +206,6 @@ def _prepared(
     return items, dropped
 
 
-def _with_chosen_hint(run: _Run, item: Item) -> Item:
-    run.check()
-    return run.teacher.with_chosen_hint(item)
-
-
 def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> list[Item]:
     """The items whose hint does more to the base on the rated reply than a note that asks for
     nothing; the others drop: hint_no_effect.
@@ -216,7 +213,7 @@ def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> lis
     Also keeps the mean effect KL(base || teacher) of those that stay, and the teacher's states.
     """
     effects: dict[int, Effect] = {}
-    items = [_with_chosen_hint(run, item) for item in items]
+    items = [run.teacher.with_chosen_hint(item, run.check) for item in items]
     if not run.config.measures_effects:
         return items
     hinted = [item for item in items if item.is_hinted]
@@ -249,7 +246,7 @@ def _replayed(
     items = [item for item in items if item.is_hinted][-REPLAYED:]
     if is_alone:
         return _effective(run, items, dropped)
-    return [_with_chosen_hint(run, item) for item in items]
+    return [run.teacher.with_chosen_hint(item, run.check) for item in items]
 
 
 def _rest_on_thumbs(run: _Run, kto: TrainConfig, steps: Sequence[Sequence[Item]]) -> str | None:

@@ -8,14 +8,15 @@ import pytest
 import torch
 from peft import PeftModel
 
-from tests.training.conftest import make_sample
+from rollouts.hints import NOTE
+from tests.training.conftest import items_of, job, make_sample
 from tests.training.test_methods import walk_away
-from tests.training.test_trainer import items_of
 from training.adapters import snapshot
 from training.base import Base
-from training.candidates import overlap, with_chosen_hint
+from training.candidates import each_hint, nearest, overlap
 from training.config import TrainConfig
 from training.small_talk import said_ids
+from training.teacher import Teacher
 
 
 def test_overlap_counts_the_words_in_both_sets_at_each_position() -> None:
@@ -35,7 +36,7 @@ def test_the_candidate_that_the_student_can_nearly_say_is_chosen(
     sample = make_sample(base, 1, hint="zzzzzz zz zzzz!", other_hints=["", "One word."])
     (item,) = items_of(base, [sample], config)
     assert len(item.other_prompts_ids) == 2
-    chosen = with_chosen_hint(base, model, item, config, parent)
+    chosen = nearest(base, model, each_hint(item), config, parent)
     # The empty candidate adds nothing to the prompt: the student's own words, all of them.
     assert chosen.teacher_prompt_ids == item.prompt_ids
     assert chosen.other_prompts_ids == ()
@@ -49,7 +50,7 @@ def test_the_chosen_hints_own_words_are_asked_whether_they_are_small_talk(
     for hints in (("zzzzzz zz zzzz!", "One word."), ("One word.", "zzzzzz zz zzzz!")):
         sample = make_sample(base, 1, hint=hints[0], other_hints=hints[1:])
         (item,) = items_of(base, [sample], replace(config, hint_effect_min=0.05))
-        chosen = with_chosen_hint(base, model, item, config)
+        chosen = nearest(base, model, each_hint(item), config)
         place = (item.teacher_prompt_ids, *item.other_prompts_ids).index(chosen.teacher_prompt_ids)
         assert chosen.said_ids == said_ids(base, hints[place]) != ()
         places.append(place)
@@ -61,5 +62,32 @@ def test_more_words_than_there_are_choose_the_first_hint(
 ) -> None:
     sample = make_sample(base, 1, hint="zz zzz!", other_hints=["One word."])
     (item,) = items_of(base, [sample], config)
-    chosen = with_chosen_hint(base, model, item, replace(config, topk=1000))
+    chosen = nearest(base, model, each_hint(item), replace(config, topk=1000))
     assert chosen.teacher_prompt_ids == item.teacher_prompt_ids  # all words are shared: equals
+
+
+@pytest.mark.parametrize("idle", ["", NOTE])
+def test_a_candidate_that_does_nothing_is_not_chosen_where_another_does_something(
+    base: Base, model: PeftModel, config: TrainConfig, idle: str
+) -> None:
+    """It overlaps most with what the student says already, and would then be dropped for that."""
+    settings = replace(config, hint_effect_min=0.05, small_talk_nats=0.0)
+    for hints in ((idle, "zz zzz!"), ("zz zzz!", idle)):
+        sample = make_sample(base, 1, hint=hints[0] or " ", other_hints=hints[1:])
+        (item,) = items_of(base, [sample], settings)
+        wished = each_hint(item)[hints.index("zz zzz!")]
+        assert nearest(base, model, each_hint(item), settings) != wished
+        teacher = Teacher(base, model, settings)
+        assert teacher.with_chosen_hint(item) == wished
+        result, _ = job(base, model, [sample], settings)
+        assert (result.trained, result.dropped) == ((1,), {})
+
+
+def test_candidates_that_all_do_nothing_are_told_apart_by_their_overlap(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    settings = replace(config, hint_effect_min=0.05)
+    sample = make_sample(base, 1, hint=NOTE, other_hints=[""])
+    (item,) = items_of(base, [sample], settings)
+    chosen = Teacher(base, model, settings).with_chosen_hint(item)
+    assert chosen.taught == item.plain

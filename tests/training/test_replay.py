@@ -14,7 +14,7 @@ from training import teacher, trainer
 from training.advantages import Baseline
 from training.base import Base
 from training.batching import Item
-from training.candidates import with_chosen_hint
+from training.candidates import nearest
 from training.config import TrainConfig
 from training.prepare import prepare, under_collected
 
@@ -35,11 +35,11 @@ def test_of_an_older_reply_one_hint_is_chosen_again(
 ) -> None:
     chosen: list[int] = []
 
-    def choose(base: Base, model: PeftModel, item: Item, *rest: Any) -> Item:
-        chosen.append(item.sample_id)
-        return with_chosen_hint(base, model, item, *rest)
+    def choose(base: Base, model: PeftModel, ways: Sequence[Item], *rest: Any) -> Item:
+        chosen.append(ways[0].sample_id)
+        return nearest(base, model, ways, *rest)
 
-    monkeypatch.setattr(teacher, "with_chosen_hint", choose)
+    monkeypatch.setattr(teacher, "nearest", choose)
     older = make_sample(base, 99, other_hints=["", "One word."])
     job(base, model, [make_sample(base, 1, hint=hint, reward=-1.0)], config, replay=[older])
     assert chosen.count(99) == 1
