@@ -21,7 +21,7 @@ from training.base import Base
 from training.batching import PaddedBatch, Pair, pad_batch, shared_ids
 from training.logprobs import reverse_kl, token_logprobs
 
-CHUNK = 128  # response positions whose logits exist at once: 25 MB each at 49,152 words in fp32
+CHUNK = 64  # response positions whose logits exist at once: 12 MB each at 49,152 words in fp32
 PLAIN_ATTENTION = 4 * 192**2  # scores of a head: more, and what plain products keep fills memory
 
 

@@ -61,6 +61,23 @@ def test_reverse_kl_weighs_with_the_policy() -> None:
     )
 
 
+def test_the_reverse_kls_slope_is_the_policys_times_what_is_left() -> None:
+    """pi = (1/2, 1/2), q = (1/4, 3/4): KL = ln(4/3) / 2, and log pi/q = ln 2 and ln(2/3)."""
+    policy = logs(0.5, 0.5)[None].requires_grad_()
+    teacher = logs(0.25, 0.75)[None]
+    (slope,) = torch.autograd.grad(reverse_kl(policy, teacher).sum(), policy)
+    kl = 0.5 * log(4 / 3)
+    close(slope[0, 0], 0.5 * (log(2) - kl))
+    close(slope[0, 1], 0.5 * (log(2 / 3) - kl))
+    torch.manual_seed(0)
+    many, others = torch.randn(5, 40, requires_grad=True), torch.randn(5, 40)
+    weights = torch.rand(5)
+    (alone,) = torch.autograd.grad((weights * reverse_kl(many, others)).sum(), many)
+    both = reverse_kl(many, others.requires_grad_())  # step by step, where both learn
+    (wanted,) = torch.autograd.grad((weights * both).sum(), many)
+    torch.testing.assert_close(alone, wanted, rtol=1e-5, atol=1e-7)
+
+
 def test_reverse_kl_does_not_depend_on_the_logits_level() -> None:
     close(reverse_kl(logs(0.5, 0.5)[None] + 7, logs(0.25, 0.75)[None] - 3)[0], 0.5 * log(4 / 3))
 
