@@ -154,6 +154,10 @@ def test_the_default_stands_beside_its_rival_pair_by_pair() -> None:
     rows[3]["made_with"] = {"trainer": 4}
     assert "| 16 | all | 2 |" in "\n".join(beside(rows))
     assert "of one trainer" not in "\n".join(beside(rows))
+    judged = [row | {"person": "asks", "rules": 1 + (row["seed"] == 0)} for row in rows]
+    assert "| 16 | all | 2 |" in "\n".join(beside(judged))
+    judged[3]["rules"] = 2  # the other of its seed by rules of before: no pair
+    assert beside(judged) == []
 
 
 def test_the_winner_is_told_apart_by_pairs_that_differ_in_nothing_else() -> None:

@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 from bench.personas.older import trainer_of
-from bench.personas.rows import DEFAULT, Cells, grid, of, shared
+from bench.personas.rows import DEFAULT, Cells, grid, is_judged_bare, of, shared
 
 RIVAL = "opd"  # the default before
 ALIKE = "of one trainer and precision"
@@ -32,8 +32,8 @@ class Gap:
 
 
 def gap(cells: Cells, other: str, turns: int, *, alike: bool) -> Gap | None:
-    """On the questions that both were asked by then; `alike`: of pairs that differ in nothing but
-    the recipe. None of less than two pairs."""
+    """On the questions that both were asked by then, by pairs that were judged by the same rules;
+    `alike`: that differ in nothing but the recipe. None of less than two pairs."""
     ours, theirs = (
         {_pair(c, alike): passed for c in of(cells, recipe=name) if (passed := shared(c, turns))}
         for name in (DEFAULT, other)
@@ -48,7 +48,7 @@ def gap(cells: Cells, other: str, turns: int, *, alike: bool) -> Gap | None:
 
 def _pair(cell: dict[str, Any], alike: bool) -> tuple[Any, ...]:
     made = (trainer_of(cell), cell.get("dtype")) if alike else ()
-    return (cell["person"], cell["seed"], *made)
+    return (cell["person"], cell["seed"], is_judged_bare(cell), *made)
 
 
 def beside(cells: Cells) -> list[str]:
