@@ -376,3 +376,16 @@ def test_the_baseline_counts_each_vote_once(
     result, _ = job(base, model, given, config, baseline=Baseline(count=3))
     assert result.baseline.count == 4
     assert result.baseline.mean == pytest.approx(0.1)
+
+
+def test_who_mostly_likes_pushes_less_with_another_like(base: Base, config: TrainConfig) -> None:
+    settings = dataclasses.replace(config, method="binary")
+    pushes = []
+    for baseline in (Baseline(), Baseline(mean=0.9)):
+        model = attach(base, settings, None)
+        liked = make_sample(base, reward=1.0, hint=None)
+        _, (step,) = job(base, model, [liked], settings, baseline=baseline)
+        pushes.append(step.grad_norm)
+        detach(base, model)
+    assert pushes[1] == pytest.approx(0.1 * pushes[0], rel=1e-3)  # A = (1 - 0.9) / 1, not 1
+    assert pushes[0] > 0
