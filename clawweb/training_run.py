@@ -25,6 +25,7 @@ from clawweb.models import AdapterVersion, JobState, TrainingJob, TrainingSample
 from clawweb.selectors.chat import messages_for
 from clawweb.selectors.hints import contradicted_by_newer, learned_samples
 from clawweb.selectors.learning import age_of, held_back_samples, policy_of
+from clawweb.selectors.usable import chosen_settings
 from clawweb.services import finishing, jobs, serving, versions
 from clawweb.services.errors import LeaseLost
 from clawweb.worker import doing
@@ -33,7 +34,7 @@ from rollouts.types import Sample
 from training.adapters import SavedAdapter, attach, check_folder, detach, save_version
 from training.advantages import Baseline
 from training.base import Base, load_base
-from training.config import CANDIDATES, CHOOSABLE, TrainConfig
+from training.config import CANDIDATES, TrainConfig
 from training.demonstrations import correction_of
 from training.drift import Wishes
 from training.errors import NoSignal, TrainingError
@@ -303,9 +304,8 @@ def _wishes(job: TrainingJob) -> Wishes:
 
 def _train_config(job: TrainingJob) -> TrainConfig:
     settings = config()
-    chosen = {name: job.config[name] for name in CHOOSABLE if name in job.config}
     return TrainConfig(
-        **chosen,
+        **chosen_settings(job.config),
         method=job.method,
         rank=settings.lora_rank,
         train_seconds=settings.train_seconds,

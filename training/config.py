@@ -166,6 +166,12 @@ class TrainConfig:
         return self.distils and (self.estimator == "token" or self.sums_advantages)
 
     @property
+    def needs_logprobs(self) -> bool:
+        """Whether every reply, a hinted one, too, trains by the probabilities it was sampled with:
+        those of one that was not sampled plainly are not known."""
+        return not self.is_kto and (self.distils_tokens or not self.distils)
+
+    @property
     def sums_advantages(self) -> bool:
         """Whether votes and hints teach through one advantage of each word (Gen-1 of combine)."""
         return self.method == "combine" and self.combine == "advantages"

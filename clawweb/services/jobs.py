@@ -42,11 +42,11 @@ from clawweb.selectors.learning import (
     MAX_VERSION_AGE,
     age_of,
     live_adapter,
-    ready_samples,
     settled_samples,
     trained_on_from,
 )
 from clawweb.selectors.policy import batch_of, method_of, quiet_until, training_policy
+from clawweb.selectors.usable import usable_samples, why_nothing
 from clawweb.services import audit, quotas
 from clawweb.services.errors import (
     AlreadyTraining,
@@ -78,16 +78,14 @@ def queue_job(
         check_chosen(chosen)
     except ValueError as exc:
         raise UnknownSetting(str(exc)) from exc
-    have = ready_samples(user).count()
+    have = usable_samples(user, method, chosen).count()
     if user.consent != Consent.TRAIN:
         raise NothingReady(_(sentences.UNWANTED))
     quotas.check_training(user)
     if TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).exists():
         raise AlreadyTraining(_("A training of yours is not over yet; it comes first."))
     if not have:
-        raise NothingReady(
-            _("There is no counted rating to learn from. Rate a reply of your agent first.")
-        )
+        raise NothingReady(why_nothing(user, method))
     try:
         with transaction.atomic():
             job = TrainingJob(user=user, trigger=trigger, method=method, config=chosen)
@@ -104,8 +102,9 @@ def queue_job(
 def queue_batch(user: User) -> TrainingJob | None:
     """A job if the batch is full and nothing speaks against it; else None."""
     policy = training_policy()
+    usable = usable_samples(user, method_of(policy))
     paused = User.objects.filter(pk=user.pk, learning_paused=True)
-    if ready_samples(user).count() < batch_of(policy) or paused.exists():
+    if usable.count() < batch_of(policy) or paused.exists():
         return None
     if quiet_until(policy, timezone.now()):
         return None  # the sweep asks again
@@ -115,7 +114,7 @@ def queue_batch(user: User) -> TrainingJob | None:
         new = Q(pk__gt=last.seen_sample or _newest_before(last))
         if last.state != JobState.CANCELLED and last.finished_at:
             new |= Q(settles_at__gt=last.finished_at)  # waited for a reason while it ran
-        if not ready_samples(user).filter(new).exists():
+        if not usable.filter(new).exists():
             return None
     try:
         return queue_job(user=user, trigger="batch", method=method_of(policy))
@@ -178,11 +177,12 @@ def claim_job(public_id: str) -> TrainingJob | None:
 
 
 def _claim_samples(job: TrainingJob) -> None:
-    """All ready samples, oldest first, at most 64; those that may not train are dropped with the
-    reason."""
+    """All ready samples that the method can use, oldest first, at most 64; those that may not train
+    are dropped with the reason."""
     job.parent = trained_on_from(live_adapter(job.user))
     job.save(update_fields=["parent"])
-    ready = ready_samples(job.user).select_related("turn", "user", "feedback")
+    usable = usable_samples(job.user, job.method, job.config)
+    ready = usable.select_related("turn", "user", "feedback")
     samples = [row for row in ready[:MAX_SAMPLES] if not _is_dropped(row, job)]
     replayed = replayed_samples(job.parent, samples, job.method)
     contradicted = put_aside(samples, replayed, job.parent)

@@ -13,8 +13,7 @@ from clawweb.services import feedback, finishing, jobs
 from clawweb.training_run import _kept_aside, sample_for
 from rollouts.types import SamplingParams
 from tests.factories import claimed_job, down, down_alone, hint_of, make_adapter, make_turn, up
-from training.config import CANDIDATES, TrainConfig
-from training.prepare import _reason_against
+from training.config import CANDIDATES
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
 
@@ -171,16 +170,12 @@ def test_what_is_too_old_puts_nothing_aside(alice):
     assert receipt(stale)["drop_reason"] == "stale"
 
 
-def test_a_hint_that_the_jobs_method_cannot_use_waits_for_another(alice):
-    greedy = {"params": SamplingParams(temperature=0.0), "logprobs": None}
-    hinted, plain = make_turn(alice, **greedy), make_turn(alice)
+def test_a_hint_that_the_jobs_method_could_not_use_waits_for_another(alice):
+    hinted = make_turn(alice, params=SamplingParams(temperature=0.0), logprobs=None)
     down(hinted, "too_long")
-    up(plain)
-    job = claimed_job(alice, method="binary")
-    samples = [sample_for(row, None) for row in jobs.samples_of(job)]
-    reasons = {each.id: _reason_against(each, TrainConfig(method="binary")) for each in samples}
-    assert list(reasons.values()) == ["greedy", None]
-    finishing.drop_samples(job, {pk: why for pk, why in reasons.items() if why})
+    up(plain := make_turn(alice))
+    job = claimed_job(alice)
+    finishing.drop_samples(job, {hinted.samples.get().pk: "greedy"})
     assert [receipt(turn)["state"] for turn in (hinted, plain)] == ["counted", "in_training"]
     assert [row.sample.turn for row in job.job_samples.all()] == [plain]
 
