@@ -85,12 +85,13 @@ class TurnIn(Schema):
 
 
 class JobIn(Schema):
-    """`method` chooses how to learn: docs/algorithms.md, Methods. `settings`: what of it is not to
-    be as usual; the same page says what can be chosen."""
+    """`method` chooses how to learn: docs/algorithms.md, Methods; left out it is the one by which
+    training starts by itself, "combine" unless an admin chose another. `settings`: what of it is
+    not to be as usual; the same page says what can be chosen."""
 
     model_config = ConfigDict(extra="forbid")
 
-    method: Literal["combine", "opd", "binary", "kto", "apo_zero_unpaired"] = "combine"
+    method: Literal["combine", "opd", "binary", "kto", "apo_zero_unpaired"] | None = None
     settings: dict[str, Any] = {}
     user: str | None = None  # whose; only who runs the training may name another, and not by key
 

@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 class TrainingPolicy(models.Model):
     """When jobs start by themselves, and how they train: one row at most. What is empty is as the
-    settings say. "Train now" and the API go by none of it."""
+    settings say. "Train now" and the API go by the method alone, unless they are given another."""
 
     batch = models.PositiveSmallIntegerField(
         _("ratings that start a training"),

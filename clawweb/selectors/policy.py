@@ -20,7 +20,7 @@ def batch_of(policy: TrainingPolicy) -> int:
 
 
 def method_of(policy: TrainingPolicy) -> str:
-    """How training that starts by itself learns."""
+    """How training learns where nobody says how."""
     return policy.method or METHODS[0]
 
 

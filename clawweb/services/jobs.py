@@ -56,7 +56,7 @@ from clawweb.services.errors import (
     UnknownSetting,
 )
 from clawweb.services.feedback import count_undisputed, give_back
-from training.config import METHODS, check_chosen
+from training.config import check_chosen
 
 log = logging.getLogger(__name__)
 
@@ -69,11 +69,12 @@ def queue_job(
     *,
     user: User,
     trigger: str = "manual",
-    method: str = METHODS[0],
+    method: str | None = None,
     chosen: Mapping[str, object] = {},
 ) -> TrainingJob:
-    """A queued job for what is ready now; says why when there is none to be had. `chosen`: fields
-    of TrainConfig with other values than their defaults."""
+    """A queued job for what is ready now; says why when there is none to be had. `method`: None for
+    the installation's. `chosen`: fields of TrainConfig with other values than their defaults."""
+    method = method or method_of(training_policy())
     try:
         check_chosen(chosen)
     except ValueError as exc:

@@ -36,6 +36,7 @@ from clawweb.selectors.learning import (
     system_status,
 )
 from clawweb.selectors.policy import method_of, training_policy
+from clawweb.selectors.usable import chosen_settings
 from clawweb.sentences import said
 from clawweb.views.charts import charts_context, job_or_404
 from clawweb.views.inspector import text_of
@@ -280,6 +281,17 @@ def _settings(known: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     ]
 
 
+def _asked_again(job: TrainingJob) -> list[tuple[str, str, str]]:
+    """What the job was given besides its method, as fields that are sent for another such job: each
+    one's name, value and kind. A float as programs write it, whatever the page's language."""
+    chosen = chosen_settings(job.config)
+    return [
+        (name, str(value), "hidden" if isinstance(value, str) else "number")
+        for name, value in chosen.items()
+        if value != getattr(USUAL, name)
+    ]
+
+
 def _took(job: TrainingJob) -> str:
     """As one says it: 48 s, 10 min 50 s, 1 h 5 min; nothing while it runs."""
     if not job.started_at or not job.finished_at:
@@ -314,6 +326,7 @@ def _job_context(user: User, job: TrainingJob, *, with_samples: bool = True) -> 
         "job": _job_row(job),
         "own": own,
         "settings": _settings(job.config),
+        "asked_again": _asked_again(job),
         # Hints and replies are the owner's; an admin sees how many there are.
         "job_samples": _job_samples(job) if own and with_samples else [],
         "uses": uses_of_samples(job),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import time
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +29,7 @@ from clawweb.selectors.console import uses_of_samples
 from clawweb.selectors.learning import adapter_json, adapters_of, seconds_left
 from clawweb.services import finishing, health, jobs
 from clawweb.services.errors import NothingToKeep
+from clawweb.training_run import _train_config
 from tests.factories import claimed_job, make_adapter, rated
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
@@ -108,6 +110,29 @@ def test_a_job_that_ended_as_consent_was_withdrawn_promises_nothing(
     assert "cancelled before it started" in html
     assert "not used any more" in html
     assert "the ratings count again" not in html
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_training_again_asks_for_what_the_job_was_given(
+    client: Client, alice: User, language: str
+) -> None:
+    rated(alice, 1)
+    chosen = {"estimator": "token", "reward_weight": 0.5, "topk": 8, "kto_beta": 0.1}
+    job = claimed_job(alice, chosen=chosen)
+    jobs.advance(job, config=asdict(_train_config(job)))  # as training leaves it: every setting
+    jobs.end_job(job, state=JobState.FAILED, reason="because")
+    client.cookies["django_language"] = language
+    html = page_of(client, alice, f"/jobs/{job.public_id}/")
+    assert f'<html lang="{language}"' in html
+    fields = re.findall(
+        r'<input type="(\w+)" hidden id="([\w-]+)" name="(\S+)" value="(\S+)">', html
+    )
+    assert fields == [  # what is as usual is not asked for
+        ("hidden", "retry-estimator", "settings.estimator", "token"),
+        ("number", "retry-topk", "settings.topk", "8"),
+        ("number", "retry-reward_weight", "settings.reward_weight", "0.5"),
+    ]
+    assert 'data-with="retry retry-estimator retry-topk retry-reward_weight"' in html
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,19 @@ def test_who_asks_is_trained_in_quiet_hours_too(alice: User, monkeypatch: Any) -
     assert jobs.queue_job(user=alice).method == "combine"
 
 
+@pytest.mark.parametrize(
+    ("body", "method"), [({}, "opd"), ({"method": None}, "opd"), ({"method": "combine"}, "combine")]
+)
+def test_who_asks_and_names_no_method_is_trained_by_the_installations(
+    client: Client, alice: User, body: dict[str, Any], method: str
+) -> None:
+    TrainingPolicy.objects.create(method="opd")
+    rated(alice, 1)
+    client.force_login(alice)
+    answer = client.post("/api/jobs", body, content_type="application/json")
+    assert (answer.status_code, answer.json()["method"]) == (202, method)
+
+
 def test_an_admin_sets_it_and_the_settings_say_where_it_comes_from(
     client: Client, admin: User
 ) -> None:
@@ -103,6 +116,6 @@ def test_an_admin_sets_it_and_the_settings_say_where_it_comes_from(
 
 def test_the_jobs_page_names_the_method_that_starts_by_itself(client: Client, alice: User) -> None:
     client.force_login(alice)
-    assert "starts by itself uses combine" in client.get("/jobs/").content.decode()
+    assert "or by the button above, uses combine" in client.get("/jobs/").content.decode()
     TrainingPolicy.objects.create(method="binary")
-    assert "starts by itself uses binary" in client.get("/jobs/").content.decode()
+    assert "or by the button above, uses binary" in client.get("/jobs/").content.decode()
