@@ -117,9 +117,9 @@ def put_aside(
     samples: Sequence[TrainingSample],
     replayed: Iterable[TrainingSample],
     version: AdapterVersion | None,
-) -> set[int]:
+) -> dict[int, str]:
     """Of the samples that a job may claim, oldest first, and of those it would replay, the ones
-    that the user has contradicted since: in these, or elsewhere."""
+    that the user has contradicted since, in these or elsewhere; each with what is left of it."""
     told = _told([*replayed, *samples])
     return _contradicted([*told, *_told(_said_since(told, version))])
 
@@ -166,25 +166,31 @@ def answering_line(user: User) -> list[int]:
 def contradicted_by_newer(samples: Iterable[TrainingSample]) -> set[int]:
     """Samples that ask for one pole of an axis while a newer one asks for another: it wins. What
     says more than that is not put aside with it."""
-    return _contradicted(_told(samples))
+    return set(_contradicted(_told(samples)))
 
 
-def _contradicted(told: Iterable[Told]) -> set[int]:
+def _contradicted(told: Iterable[Told]) -> dict[int, str]:
+    """Those, each with what it asks for beside that, if anything: it is as new as the rest was."""
     axes = Axes(FeedbackReason.objects.all())
     wanted: dict[str, str] = {}
-    older = set()
+    older: dict[int, str] = {}
     for sample, behind in sorted(told, key=lambda row: _since(*row), reverse=True):
         said = _said([sample, *behind], axes)
         if all(wanted.get(axis, pole) == pole for axis, pole in said.poles.items()):
             wanted |= said.poles
         elif not said.says_more:
-            older.add(sample.pk)
+            rating = sample.feedback
+            left = axes.left_of(rating, sample.hint, wanted) if rating and not behind else ""
+            if not left or left != sample.hint:
+                older[sample.pk] = left
+            if left:
+                wanted = said.poles | wanted
     return older
 
 
 def _said(samples: Sequence[TrainingSample], axes: Axes) -> Said:
     """What a sample teaches, and then those behind it. A judge's words have no pole: they never put
     a person's aside."""
-    found = [axes.of_rating(sample.feedback) for sample in samples if sample.feedback]
+    found = [axes.of_rating(row.feedback, row.hint) for row in samples if row.feedback]
     poles = {axis: pole for said in reversed(found) for axis, pole in said.poles.items()}
     return Said(poles, says_more=any(said.says_more for said in found))

@@ -167,7 +167,17 @@ def _contradicted(
 def _holds(wish: Wish) -> int:
     """The newest rating that says it and teaches it, or will; 0 when there is none."""
     states = (*OPEN_SAMPLE, SampleState.TRAINED)
-    return next((sample.pk for sample in wish.samples if sample.state in states), 0)
+    holding = (s.pk for s in wish.samples if s.state in states and _is_in(s, wish))
+    return next(holding, 0)
+
+
+def _is_in(sample: TrainingSample, wish: Wish) -> bool:
+    """Whether the sample has not let go of it: a reason that was contradicted goes alone where the
+    words beside it said more."""
+    if wish.way == "correction":
+        return bool(sample.correction)
+    said = sample.feedback.reasons if sample.feedback and wish.way == "reason" else []
+    return all(each["hint"] in sample.hint for each in said if each["slug"] == wish.name)
 
 
 def _said_by(wish: Wish, axes: Axes) -> Said:
@@ -178,11 +188,15 @@ def _said_by(wish: Wish, axes: Axes) -> Said:
 
 
 def _note(wish: Wish, reasons: dict[str, FeedbackReason], over: str, answers: set[int]) -> Note:
-    states = [_state(sample, answers) for sample in wish.samples]
+    states = [
+        _state(sample, answers) if _is_in(sample, wish) else "unused" for sample in wish.samples
+    ]
     taught = [
         (sample.adapter, sample)
         for sample in wish.samples
-        if sample.state == SampleState.TRAINED and sample.adapter is not None
+        if sample.state == SampleState.TRAINED
+        and sample.adapter is not None
+        and _is_in(sample, wish)
     ]
     standing = [(row.version, sample) for row, sample in taught if row.rolled_back_at is None]
     left = [row.version for row, _ in taught if row.rolled_back_at is not None]

@@ -9,7 +9,7 @@ it is. A false find would put a rating aside, so nothing is read out of what say
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -61,13 +61,35 @@ class Axes:
         clear = {axis: next(iter(which)) for axis, which in poles.items() if len(which) == 1}
         return Said(clear, says_more=None in found or len(clear) < len(poles))
 
-    def of_rating(self, rating: Feedback) -> Said:
-        """A reason that was ticked says it more plainly than what was written beside it."""
-        said = self.of_text(rating.comment if rating.value == -1 else "")
-        ticked: dict[str, str] = {}
-        for reason in rating.reasons:
-            ticked |= self.of_reason(reason["slug"])
+    def of_rating(self, rating: Feedback, hint: str) -> Said:
+        """A reason that was ticked says it more plainly than what was written beside it. `hint` is
+        what is left of the rating, by now."""
+        said, ticked = self._words(rating), self._ticked(rating, hint)
         return Said({**said.poles, **ticked}, says_more=said.says_more and not ticked)
+
+    def left_of(self, rating: Feedback, hint: str, wanted: Mapping[str, str]) -> str:
+        """What a rating still asks for when a newer wish contradicts a reason of it: its words, if
+        they speak of more than its reasons do and would not be put aside by themselves, with the
+        other reasons. Nothing else is taken apart."""
+        said, ticked = self._words(rating), self._ticked(rating, hint)
+        is_beside = said.says_more or bool(said.poles.keys() - ticked.keys())
+        if not ticked or not is_beside or (_against(said.poles, wanted) and not said.says_more):
+            return ""
+        kept = [
+            reason["hint"]
+            for reason in _reasons_in(rating, hint)
+            if not _against(self.of_reason(reason["slug"]), wanted)
+        ]
+        return " ".join([*kept, rating.comment])
+
+    def _words(self, rating: Feedback) -> Said:
+        return self.of_text(rating.comment if rating.value == -1 else "")
+
+    def _ticked(self, rating: Feedback, hint: str) -> dict[str, str]:
+        ticked: dict[str, str] = {}
+        for reason in _reasons_in(rating, hint):
+            ticked |= self.of_reason(reason["slug"])
+        return ticked
 
     def _pole(self, clause: Clause) -> Pole | None:
         """By a way of saying it, or by refusing that: who wants no feet wants the other of two; of
@@ -94,6 +116,15 @@ class Axes:
         manners = list(Manner) if manner is Manner.ASKS else [manner]
         ways = ((is_wanted, each, subject) for each in manners)
         return next(filter(None, map(self._ways.get, ways)), None)
+
+
+def _reasons_in(rating: Feedback, hint: str) -> list[dict[str, str]]:
+    """Without those that were put aside while the rest of the rating stayed."""
+    return [reason for reason in rating.reasons if reason["hint"] in hint]
+
+
+def _against(poles: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    return any(wanted.get(axis, pole) != pole for axis, pole in poles.items())
 
 
 def _own_pole(clause: Clause) -> Pole | None:

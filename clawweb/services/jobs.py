@@ -189,9 +189,12 @@ def _claim_samples(job: TrainingJob) -> None:
     contradicted = put_aside(samples, replayed, job.parent)
     for sample in samples:
         mine = TrainingSample.objects.filter(pk=sample.pk, state=SampleState.READY)
-        if sample.pk in contradicted:
+        left = contradicted.get(sample.pk)
+        # An answer that was written under a wish goes with it.
+        rest = {"hint": left, "correction": ""} if left else {}
+        if left == "":
             mine.update(state=SampleState.SUPERSEDED)
-        elif mine.update(state=SampleState.CLAIMED, job=job):
+        elif mine.update(state=SampleState.CLAIMED, job=job, **rest):
             JobSample.objects.create(job=job, sample=sample, role="new")
             log.info("taken to learn from", extra=_ids(job, turn=sample.turn.public_id))
     changed(job.user_id, "receipt", *(sample.turn.public_id for sample in samples))

@@ -90,6 +90,42 @@ def test_the_newest_of_contradicting_words_wins(alice, older, newer):
     assert replaced == {older: newer, "My cat is called Tom.": "", newer: ""}
 
 
+@pytest.mark.parametrize(
+    "words", ["And always mention the sources.", "My name is Sam.", "Be brief. My name is Sam."]
+)
+def test_words_that_say_more_stay_when_the_reason_beside_them_is_contradicted(alice, words):
+    old, new = make_turn(alice), make_turn(alice)
+    said = {"value": -1, "reasons": ["too_long", "no_lists"], "comment": words, "correction": "Yes"}
+    feedback.rate_turn(turn=old, author=alice, changes=said)
+    down(new, "too_short")
+    job = claimed_job(alice)
+    sample = jobs.samples_of(job)[0]
+    assert (sample.turn, sample.correction) == (old, "")
+    assert sample.lessons == (f"{hint_of('no_lists')} {words}",)
+    jobs.end_job(job, state=JobState.DEPLOYED, learned=make_adapter(alice, 1, "live"))
+    notes = {note.text: (note.learned, note.unused, note.replaced_by) for note in notes_of(alice)}
+    assert notes == {
+        words: (1, 0, ""),
+        "Yes": (0, 1, ""),
+        hint_of("no_lists"): (1, 0, ""),
+        hint_of("too_long"): (0, 1, "Too short"),
+        hint_of("too_short"): (1, 0, ""),
+    }
+    down(make_turn(alice, version=1), "too_short")
+    assert [s.turn for s in jobs.samples_of(claimed_job(alice), "replay")] == [old, new]
+
+
+def test_words_that_are_contradicted_themselves_go_with_their_reason(alice):
+    old = make_turn(alice)
+    said = {"value": -1, "reasons": ["too_long"], "comment": "Use metres."}
+    feedback.rate_turn(turn=old, author=alice, changes=said)
+    down(short := make_turn(alice), "too_short")
+    changes = {"value": -1, "comment": "Use feet."}
+    feedback.rate_turn(turn=(feet := make_turn(alice)), author=alice, changes=changes)
+    assert [s.turn for s in jobs.samples_of(claimed_job(alice))] == [short, feet]
+    assert receipt(old)["state"] == "superseded"
+
+
 def put_aside(alice):
     """A rating that a job put aside for a newer one, and that one."""
     old, new = make_turn(alice), make_turn(alice)

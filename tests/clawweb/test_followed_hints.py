@@ -188,4 +188,4 @@ def test_what_was_said_between_a_wish_and_the_like_of_what_followed_it_counts(ea
     # As if it were too old to be replayed: it is known all the same.
     liked = make_turn(eager, version=1, prompted_hints=[hint_of("too_long")])
     up(liked)
-    assert put_aside([liked.samples.get()], [], live) == {liked.samples.get().pk}
+    assert put_aside([liked.samples.get()], [], live) == {liked.samples.get().pk: ""}
