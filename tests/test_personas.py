@@ -81,6 +81,8 @@ def test_a_question_given_back_is_no_answer(reply: str) -> None:
     assert not person.is_satisfied(answer(reply))
     assert person.says(answer(reply)) == person.wishes[0].then
     assert person.says(answer("Boil water.")) == person.hint
+    for answered in ("Boil water and pour it\n\nMore?", "- Boil the water\n- Pour it\n\nMore?"):
+        assert person.is_satisfied(answer(answered))  # a line ends a sentence, too
 
 
 def test_an_apostrophe_is_one_in_either_form() -> None:

@@ -9,7 +9,7 @@ from bench.personas.questions import HERE
 from bench.personas.recipes import RECIPES, made_with
 from bench.personas.report import table
 from bench.personas.rows import AT_ONCE, DEFAULT, kept_of_question, longest, of, values
-from bench.personas.run import done_cells, is_done
+from bench.personas.run import done_cells, is_done, write_row
 from bench.personas.stages import FIRST_SEED, methods
 from clawweb.config import ROOT
 from tests.test_personas_report import row_of, written
@@ -66,6 +66,8 @@ def test_a_line_that_was_not_written_to_its_end_is_no_row(tmp_path: Path) -> Non
     with path.open("a", encoding="utf-8") as file:
         file.write('{"recipe": "opd", "per')
     assert done_cells(path) == [row_of()]
+    write_row(row_of(seed=1), path)  # and costs the next none
+    assert done_cells(path) == [row_of(), row_of(seed=1)]
 
 
 def test_the_published_rows_are_of_todays_settings() -> None:

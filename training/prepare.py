@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from jinja2 import TemplateError
@@ -100,26 +100,6 @@ def liked_elsewhere(samples: Sequence[Sample], told: Sequence[Sample]) -> list[S
     return [each for each in samples if (each.reward or 0) > 0 and each.messages not in prompts]
 
 
-def with_bare_thumbs(
-    base: Base,
-    samples: Sequence[Sample],
-    items: Sequence[Item],
-    dropped: Mapping[int, str],
-    config: TrainConfig,
-    baseline: Baseline,
-) -> tuple[list[Sample], list[Item], dict[int, str]]:
-    """All three again, where replies were dropped that were liked without a word, as what they had
-    been told asks for nothing: as the thumbs that they are, as if it had not stood there."""
-    bare = {
-        sample.id: replace(sample, unheard=tuple(sample.prompted_hints))
-        for sample in samples
-        if dropped.get(sample.id) == HINT_NO_EFFECT and not sample.hint and not sample.correction
-    }
-    thumbs, why = prepare(base, [*bare.values()], config, baseline=baseline)
-    kept = {number: reason for number, reason in dropped.items() if number not in bare}
-    return [bare.get(s.id, s) for s in samples], [*items, *thumbs], kept | why
-
-
 def tells_several(samples: Sequence[Sample]) -> bool:
     """Whether more than one wish was told: each may be meant for some requests only."""
     return len(hints_of(samples)) > 1
@@ -160,7 +140,7 @@ def _item(
         is_hinted=distilled,
         noted_prompt_ids=noted,
         said_ids=said[0],
-        others_said_ids=said[1:],
+        others_said_ids=said[1:] if distilled else (),
         unasked_prompt_ids=unasked,
         correction_ids=_correction(base, sample, len(prompt_ids), config) if distilled else (),
         boost=config.hint_boost if again.isdisjoint(sample.lessons) else config.hint_boost_again,

@@ -60,9 +60,9 @@ class Teacher:
         than a note that asks for nothing, if any does. Nothing is nearer to what it says already.
         """
         check()
-        ways = each_hint(item)
-        if len(ways) == 1:
+        if not item.other_prompts_ids:
             return item
+        ways = each_hint(item)
         moving = [way for way in ways if self._moves(way, check)] if item.noted_prompt_ids else []
         return nearest(self._base, self._model, moving or ways, self._config, self._adapter)
 

@@ -34,7 +34,7 @@ from training.kto import beside_hints, earlier_thumbs, kto_backward, of_thumbs_a
 from training.liked import Liked
 from training.metrics import begin_memory, step_metrics
 from training.optimizer import go_on_with, make_optimizer, step_share
-from training.prepare import HINT_NO_EFFECT, prepare, said_again, under_collected, with_bare_thumbs
+from training.prepare import HINT_NO_EFFECT, prepare, said_again, under_collected
 from training.sampling import sample_replies
 from training.step import StepSums, counts_of, group_backward
 from training.teacher import Effect, Teacher
@@ -192,8 +192,6 @@ def _prepared(
     then that is the run's. Raises NoSignal when nothing trains."""
     items, dropped = prepare(run.base, samples, run.config, baseline=baseline, again=again)
     items = _effective(run, items, dropped)
-    known = samples, items, dropped
-    samples, items, dropped = with_bare_thumbs(run.base, *known, run.config, baseline)
     idle = {number: why for number, why in dropped.items() if why == HINT_NO_EFFECT}
     left = [sample for sample in samples if sample.id not in idle]
     config = of_thumbs_alone(run.base, run.config, left, replay)

@@ -75,7 +75,7 @@ CONTRACTION = re.compile(
     r"|\b(?:it|that|what|there|here|let|he|she|who)['’]s\b",
     re.I,
 )
-SENTENCE_END = re.compile(r"(?<=[.!?:])\s+")
+SENTENCE_END = re.compile(r"(?<=[.!?:])\s+|\n+")
 EMOJI = re.compile("[\U0001f300-\U0001faff\u2600-\u27bf]")
 
 

@@ -27,6 +27,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +56,14 @@ KTO_BESIDE = 4  # `kto_beside` of older rows, where it had to do with several wi
 
 
 def done_cells(path: Path) -> list[dict[str, Any]]:
-    """The rows that hold for the recipes as they are. A last line that was not written to its end
-    is none."""
+    """The rows that hold for the recipes as they are. A line that was not written to its end is
+    none."""
     if not path.exists():
         return []
-    text = path.read_text(encoding="utf-8")
-    rows = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with suppress(json.JSONDecodeError):
+            rows.append(json.loads(line))
     return [row for row in rows if is_present(row)]
 
 
@@ -198,15 +201,22 @@ def run_cells(wanted: Sequence[Key], args: argparse.Namespace, found: Cells) -> 
             chosen = QUICK if args.quick else RECIPES[recipe]
             one = Cell(lab, chosen, PEOPLE[person], seed, args.held_out, args.asked_at)
             cell = one.run(args.turns or TURNS, with_gate=not args.quick)
-            args.out.parent.mkdir(parents=True, exist_ok=True)
-            with args.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(cell, ensure_ascii=False) + "\n")
+            write_row(cell, args.out)
             ran.append(cell)
     finally:
         stack.stop()
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(stack.var, ignore_errors=True)
     return ran
+
+
+def write_row(row: dict[str, Any], path: Path) -> None:
+    """Add it as a line of its own, also where the last one was not written to its end."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known = path.read_bytes() if path.exists() else b""
+    begun = "\n" if known and not known.endswith(b"\n") else ""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(begun + json.dumps(row, ensure_ascii=False) + "\n")
 
 
 def arguments() -> argparse.Namespace:

@@ -29,8 +29,9 @@ from clawweb.models import (
     Turn,
     User,
 )
-from clawweb.selectors.policy import batch_of, quiet_until, training_policy
+from clawweb.selectors.policy import batch_of, method_of, quiet_words, training_policy
 from clawweb.selectors.quotas import full_for_training, phase_seconds
+from clawweb.selectors.usable import usable_among
 from rollouts.errors import RolloutError
 from rollouts.types import BASE, Policy
 from training.config import TrainConfig
@@ -140,12 +141,16 @@ class Waiting:
         self.user = user
 
     @cached_property
-    def have(self) -> int:
-        return ready_samples(self.user).count()
+    def policy(self) -> TrainingPolicy:
+        return training_policy()
 
     @cached_property
+    def have(self) -> int:
+        return usable_among(ready_samples(self.user), method_of(self.policy)).count()
+
+    @property
     def need(self) -> int:
-        return batch_of(training_policy())
+        return batch_of(self.policy)
 
 
 def receipt(turn: Turn, waiting: Waiting | None = None) -> dict[str, Any] | None:
@@ -174,7 +179,6 @@ def receipt(turn: Turn, waiting: Waiting | None = None) -> dict[str, Any] | None
 
 
 def _receipt_text(sample: TrainingSample, state: str, count: dict[str, int] | None) -> str:
-    """The receipt as a person reads it."""
     words = _receipt_words(sample, state, count)
     read = sample.judgement_id and state in ("counted", "held_back", "in_training", "learned")
     return _("%(words)s, from what came next") % {"words": words} if read else words
@@ -214,25 +218,18 @@ def agent_status(user: User) -> dict[str, Any]:
     live = live_adapter(user)
     answers = trained_on_from(live)
     job = TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).first()
-    policy, have = training_policy(), ready_samples(user).count()
+    waiting = Waiting(user)
     return {
         "version": answers.version if answers else 0,
         "adapter": answers.name if answers else None,
         "stands_aside": live.version if live and not answers else None,
-        "have": have,
-        "need": batch_of(policy),
+        "have": waiting.have,
+        "need": waiting.need,
         "paused": user.learning_paused,
-        "held_up": full_for_training(user) or _quiet(policy, have),
+        "held_up": full_for_training(user) or quiet_words(waiting.policy, waiting.have),
         "struggles": struggles(user, answers),
         "job": job_json(job) if job else None,
     }
-
-
-def _quiet(policy: TrainingPolicy, have: int) -> str:
-    """Why a full batch starts no job now, in words; empty while it may, or is not full."""
-    end = quiet_until(policy, timezone.now()) if have >= batch_of(policy) else None
-    words = _("No training starts by itself before %(time)s UTC. You can start one yourself.")
-    return words % {"time": f"{end:%H:%M}"} if end else ""
 
 
 def struggles(user: User, live: AdapterVersion | None) -> int:

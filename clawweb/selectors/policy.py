@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
 from clawweb.config import config
 from clawweb.models import TrainingPolicy
 from training.config import METHODS
@@ -36,3 +39,10 @@ def quiet_until(policy: TrainingPolicy, now: datetime) -> datetime | None:
         return None
     ends = datetime.combine(now.date(), end, tzinfo=now.tzinfo)
     return ends if ends > now else ends + timedelta(days=1)
+
+
+def quiet_words(policy: TrainingPolicy, have: int) -> str:
+    """Why a full batch starts no job now, in words; empty while it may, or is not full."""
+    end = quiet_until(policy, timezone.now()) if have >= batch_of(policy) else None
+    words = _("No training starts by itself before %(time)s UTC. You can start one yourself.")
+    return words % {"time": f"{end:%H:%M}"} if end else ""

@@ -62,8 +62,7 @@ def rate_turn(*, turn: Turn, author: User, changes: dict[str, Any], source: str 
     before = latest_feedback(turn)
     said = _merged(before, changes, turn.reply.strip())
     is_new = before is None or any(getattr(before, name) != said[name] for name in _GIVEN)
-    # Said again after a newer rating had put it aside: now it is the newer one.
-    is_new |= turn.samples.filter(state=SampleState.SUPERSEDED, replaced_by=None).exists()
+    is_new = is_new or _is_put_aside(turn, before)  # said again, it is the newer one
     if before is not None and not is_new and not said["is_final"] and _wait_on(turn):
         return before
     row = Feedback.objects.create(
@@ -188,6 +187,15 @@ def _settle_row(sample: TrainingSample) -> bool:
     return bool(waiting.update(state=sample.state, held_back=sample.held_back))
 
 
+def _is_put_aside(turn: Turn, before: Feedback) -> bool:
+    """Whether a newer rating has put aside what was said last, or a part of it."""
+    newest = turn.samples.order_by("-pk").first()
+    if newest is None or newest.feedback is None or newest.state == SampleState.WITHDRAWN:
+        return False
+    is_whole = (newest.hint, newest.correction) == (_hint(before), before.correction)
+    return newest.state == SampleState.SUPERSEDED or not is_whole
+
+
 def _wait_on(turn: Turn) -> bool:
     """Somebody is still explaining: a sample that waits for a reason waits anew."""
     return bool(turn.samples.filter(state=SampleState.WAITING).update(settles_at=_settles_at()))
@@ -197,18 +205,21 @@ def _settles_at() -> datetime:
     return timezone.now() + timedelta(seconds=config().settle_seconds)
 
 
-def _sample(turn: Turn, row: Feedback) -> TrainingSample:
-    """What the rating gives to training, with the reason when it gives nothing."""
+def _hint(row: Feedback) -> str:
     hints = [reason["hint"] for reason in row.reasons]
     if row.comment and row.value == -1:  # praise is no instruction
         hints.append(row.comment)
-    hint = " ".join(hints)
+    return " ".join(hints)
+
+
+def _sample(turn: Turn, row: Feedback) -> TrainingSample:
+    """What the rating gives to training, with the reason when it gives nothing."""
     sample = TrainingSample(
         turn=turn,
         user=turn.session.user,
         feedback=row,
         reward=row.value,
-        hint=hint,
+        hint=_hint(row),
         correction=row.correction,
     )
     return _decided(sample, turn, waits=row.value == -1 and not row.is_final)

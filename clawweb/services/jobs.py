@@ -42,11 +42,12 @@ from clawweb.selectors.learning import (
     MAX_VERSION_AGE,
     age_of,
     live_adapter,
+    ready_samples,
     settled_samples,
     trained_on_from,
 )
 from clawweb.selectors.policy import batch_of, method_of, quiet_until, training_policy
-from clawweb.selectors.usable import usable_samples, why_nothing
+from clawweb.selectors.usable import usable_among, why_nothing
 from clawweb.services import audit, quotas
 from clawweb.services.errors import (
     AlreadyTraining,
@@ -79,14 +80,14 @@ def queue_job(
         check_chosen(chosen)
     except ValueError as exc:
         raise UnknownSetting(str(exc)) from exc
-    have = usable_samples(user, method, chosen).count()
+    have = usable_among(ready_samples(user), method, chosen).count()
     if user.consent != Consent.TRAIN:
         raise NothingReady(_(sentences.UNWANTED))
     quotas.check_training(user)
     if TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).exists():
         raise AlreadyTraining(_("A training of yours is not over yet; it comes first."))
     if not have:
-        raise NothingReady(why_nothing(user, method))
+        raise NothingReady(why_nothing(ready_samples(user), method))
     try:
         with transaction.atomic():
             job = TrainingJob(user=user, trigger=trigger, method=method, config=chosen)
@@ -103,7 +104,7 @@ def queue_job(
 def queue_batch(user: User) -> TrainingJob | None:
     """A job if the batch is full and nothing speaks against it; else None."""
     policy = training_policy()
-    usable = usable_samples(user, method_of(policy))
+    usable = usable_among(ready_samples(user), method_of(policy))
     paused = User.objects.filter(pk=user.pk, learning_paused=True)
     if usable.count() < batch_of(policy) or paused.exists():
         return None
@@ -182,7 +183,7 @@ def _claim_samples(job: TrainingJob) -> None:
     are dropped with the reason."""
     job.parent = trained_on_from(live_adapter(job.user))
     job.save(update_fields=["parent"])
-    usable = usable_samples(job.user, job.method, job.config)
+    usable = usable_among(ready_samples(job.user), job.method, job.config)
     ready = usable.select_related("turn", "user", "feedback")
     samples = [row for row in ready[:MAX_SAMPLES] if not _is_dropped(row, job)]
     replayed = replayed_samples(job.parent, samples, job.method)

@@ -115,6 +115,22 @@ def test_words_that_say_more_stay_when_the_reason_beside_them_is_contradicted(al
     assert [s.turn for s in jobs.samples_of(claimed_job(alice), "replay")] == [old, new]
 
 
+def test_a_reason_that_was_left_out_counts_again_when_it_is_said_again(alice):
+    old, new = make_turn(alice), make_turn(alice)
+    said = {"value": -1, "reasons": ["too_long"], "comment": "Name sources.", "correction": "Yes"}
+    feedback.rate_turn(turn=old, author=alice, changes=said)
+    down(new, "too_short")
+    job = claimed_job(alice)
+    assert jobs.samples_of(job)[0].lessons == ("Name sources.",)
+    jobs.end_job(job, state=JobState.FAILED)
+    feedback.rate_turn(turn=old, author=alice, changes=said)
+    (sample,) = jobs.samples_of(claimed_job(alice))
+    assert (sample.turn, sample.correction) == (old, "Yes")
+    assert sample.lessons == (f"{hint_of('too_long')} Name sources.",)
+    feedback.rate_turn(turn=old, author=alice, changes=said)  # and once more is nothing new
+    assert old.samples.count() == 2
+
+
 def test_words_that_are_contradicted_themselves_go_with_their_reason(alice):
     old = make_turn(alice)
     said = {"value": -1, "reasons": ["too_long"], "comment": "Use metres."}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clawweb.models import TrainingPolicy, Turn, User
-from clawweb.selectors.learning import receipt
+from clawweb.selectors.learning import agent_status, receipt
 from clawweb.services import jobs
 from clawweb.services.errors import NothingReady
 from clawweb.training_run import sample_for
@@ -75,5 +75,14 @@ def test_what_waits_for_another_method_starts_no_job_by_itself(alice: User) -> N
 
 def test_a_method_that_can_use_nothing_says_so(alice: User) -> None:
     hinted_greedy(alice, 1)
-    with pytest.raises(NothingReady, match="binary learns from none of your counted ratings"):
+    with pytest.raises(NothingReady, match="binary, with these settings, learns from none"):
         jobs.queue_job(user=alice, method="binary")
+
+
+def test_what_waits_for_another_method_is_not_counted_toward_a_batch(alice: User) -> None:
+    TrainingPolicy.objects.create(batch=2, method="binary")
+    waits, _ = hinted_greedy(alice, 2)
+    down(make_turn(alice))
+    assert (agent_status(alice)["have"], agent_status(alice)["need"]) == (1, 2)
+    assert receipt(waits)["count"] == {"have": 1, "need": 2}
+    assert jobs.queue_batch(alice) is None

@@ -91,3 +91,13 @@ def test_candidates_that_all_do_nothing_are_told_apart_by_their_overlap(
     (item,) = items_of(base, [sample], settings)
     chosen = Teacher(base, model, settings).with_chosen_hint(item)
     assert chosen.taught == item.plain
+
+
+@pytest.mark.parametrize("method", ["binary", "kto", "apo_zero_unpaired"])
+def test_several_hints_are_none_to_a_method_of_thumbs(
+    base: Base, model: PeftModel, config: TrainConfig, method: str
+) -> None:
+    settings = replace(config, method=method, hint_effect_min=0.05)
+    read = make_sample(base, 1, hint="zz zzz!", other_hints=["One word."])
+    result, _ = job(base, model, [read, make_sample(base, 2, hint=None, reward=1.0)], settings)
+    assert (result.trained, result.dropped) == ((1, 2), {})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
-from rollouts.hints import NOTE, prompted_messages
+from rollouts.hints import NOTE
 from tests.training.conftest import ATOL, DEVICE, hinted_kl, items_of, job, make_sample, samples
 from training.adapters import adapter_tensors, attach, detach
 from training.advantages import Baseline
@@ -224,24 +223,6 @@ def test_a_hint_that_changes_nothing_is_dropped(
     result, _ = job(base, model, [make_sample(base, 1), idle], config)
     assert result.dropped == {2: "hint_no_effect"}
     assert result.trained == (1,)
-
-
-def test_a_like_is_not_lost_with_a_hint_that_asked_for_nothing(
-    base: Base, model: PeftModel, config: TrainConfig
-) -> None:
-    """What was told, and followed, may be nothing; that the reply was liked is a thumb all the
-    same, as if nothing had been told."""
-    settings = replace(config, method="combine")
-    liked = make_sample(base, 2, hint=None, reward=1.0)
-    told = (NOTE,)
-    prompt_ids = base.render(prompted_messages(liked.messages, told))
-    followed = replace(liked, prompted_hints=told, prompt_ids=prompt_ids)
-    given = [make_sample(base, 1), followed]
-    result, steps = job(base, model, given, settings)
-    assert (result.trained, result.dropped) == ((1, 2), {})
-    assert steps[0].kl_base is not None  # what no hint teaches is held to the base
-    unlike = replace(followed, rollout_logprobs=None)  # a thumb that cannot train, and why
-    assert job(base, model, [given[0], unlike], settings)[0].dropped == {2: "no_logprobs"}
 
 
 def test_nothing_to_learn_from_is_said_and_changes_nothing(
