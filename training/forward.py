@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from training.base import Base
-from training.batching import PaddedBatch, Pair, pad_batch, shared_ids
+from training.batching import PaddedBatch, Pair, pad_batch
 from training.logprobs import reverse_kl, token_logprobs
 
 CHUNK = 64  # response positions whose logits exist at once: 12 MB each at 49,152 words in fp32
@@ -35,16 +35,14 @@ class Read:
 
 
 @contextmanager
-def read_once(
-    base: Base, model: PeftModel | Any, prompts: Sequence[Sequence[int]]
-) -> Iterator[Read | None]:
-    """Inside, what all these prompts begin with has been read, for `response_hidden` of each in as
-    many micro-batches as they make. None where it is not worth it.
+def read_once(base: Base, model: PeftModel | Any, ids: tuple[int, ...]) -> Iterator[Read | None]:
+    """Inside, these tokens, that prompts begin with (`batching.shared_ids`), have been read, for
+    `response_hidden` of each prompt in as many micro-batches as they make. None of no tokens.
 
     The gradients of all that is read after it gather in its keys and values, and go back through it
     at the end, once: the sum is the same as if it stood in every row.
     """
-    if not (ids := shared_ids(prompts, device=base.device)):
+    if not ids:
         yield None
         return
     cache: Any = DynamicCache()

@@ -18,7 +18,7 @@ from rollouts.types import Sample
 from training.adapters import adapter_tensors, wearing
 from training.advantages import Baseline, kto_weights
 from training.base import Base
-from training.batching import Item, Pair, by_item, micro_batches
+from training.batching import Item, Pair, by_item, micro_batches, shared_ids
 from training.config import TrainConfig
 from training.forward import CHUNK, Read, logits, logprobs_of, read_once, response_hidden
 from training.logprobs import token_logprobs
@@ -47,7 +47,8 @@ def kto_backward(
     liked_weight, disliked_weight = weights
     is_fresh = _answers_as_base(model)
     reference, total = 0.0, 0.0
-    with read_once(base, model, [item.prompt_ids for item in items]) as read:
+    begins = shared_ids([item.prompt_ids for item in items], device=base.device)
+    with read_once(base, model, begins) as read:
         if config.method == "kto" and len(items) > 1 and not is_fresh:
             reference = _reference(base, model, items, config, check, known, read)
         for group in micro_batches(items, config, base.device):

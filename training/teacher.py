@@ -43,7 +43,7 @@ class Teacher:
         self._base, self._model, self._config = base, model, config
         self._adapter = snapshot(model) if config.teacher == "parent" else None  # None: the base
         self._kept: dict[tuple[int, tuple[int, ...]], Tensor] = {}
-        self._prompts: list[tuple[int, ...]] = []  # whose beginning is read once
+        self._begins: tuple[int, ...] = ()  # what the prompts at hand begin with
         self._read: Read | None = None
 
     def forget(self) -> None:
@@ -53,7 +53,8 @@ class Teacher:
     def begin(self, items: Sequence[Item]) -> None:
         """What all prompts of these items begin with is read once for all that is asked of them,
         and by the next items if theirs begin with the same."""
-        self._prompts = [ids for i in items for ids in (i.prompt_ids, i.teacher_prompt_ids)]
+        prompts = [ids for i in items for ids in (i.prompt_ids, i.teacher_prompt_ids)]
+        self._begins = shared_ids(prompts, device=self._base.device)
 
     def with_chosen_hint(self, item: Item, check: Callable[[], None] = lambda: None) -> Item:
         """The item under that of its candidate hints which teaches it best: of those that do more
@@ -156,9 +157,8 @@ class Teacher:
     @torch.no_grad()
     def _states(self, pairs: Sequence[Pair]) -> Tensor:
         with wearing(self._model, self._adapter):
-            begins = shared_ids(self._prompts, device=self._base.device)
-            if self._read is None or self._read.ids != begins:
-                with read_once(self._base, self._model, self._prompts) as self._read:
+            if self._read is None or self._read.ids != self._begins:
+                with read_once(self._base, self._model, self._begins) as self._read:
                     pass
             return response_hidden(self._base, self._model, pairs, self._read)
 

@@ -23,6 +23,7 @@ from training.batching import (
     in_steps_beside,
     micro_batches,
     reanswer_sets,
+    shared_ids,
 )
 from training.config import REPLAYED, TrainConfig
 from training.corrections import correction_backward
@@ -384,7 +385,8 @@ def _backward(run: _Run, items: Sequence[Item]) -> StepSums:
     for group in micro_batches(items, run.config, run.base.device):
         run.check()
         taught.append((group, run.teacher.hidden(group)))
-    with read_once(run.base, run.model, [item.prompt_ids for item in items]) as read:
+    begins = shared_ids([item.prompt_ids for item in items], device=run.base.device)
+    with read_once(run.base, run.model, begins) as read:
         for group, teacher_NH in taught:
             run.check()
             sums += group_backward(

@@ -103,7 +103,7 @@ def _satisfied_of_question(cells: Cells, people: Sequence[str]) -> list[str]:
     found = {
         p: [both[1] for c in of(ran, person=p) if (both := kept_of_question(c))] for p in people
     }
-    each = {p: (statistics.median(shares), len(shares)) for p, shares in found.items() if shares}
+    each = _medians(found)
     words = f"the same after {turns} by replies of their question (below): {aim:.2f}"
     return _of_means(words, each, people, aim)
 
@@ -114,7 +114,7 @@ def _as_served(cells: Cells, people: Sequence[str], turns: int, aim: float) -> l
         p: [s for c in of(cells, recipe=SERVED, person=p) if (s := unseen(c, turns)) is not None]
         for p in people
     }
-    each = {p: (statistics.median(shares), len(shares)) for p, shares in found.items() if shares}
+    each = _medians(found)
     words = f"satisfied after {turns} as `make run` serves it (`{SERVED}`, below): {aim:.2f}"
     return _of_means(words, each, people, aim)
 
@@ -144,6 +144,11 @@ def _each(
 ) -> dict[str, tuple[float, int]]:
     """Of those that ran so long, person by person: the median over seeds, and how many."""
     found = {p: values(of(cells, person=p, recipe=DEFAULT), turns, name) for p in people}
+    return _medians(found)
+
+
+def _medians(found: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, int]]:
+    """Of those that have any, person by person: the median over seeds, and how many."""
     return {person: (statistics.median(each), len(each)) for person, each in found.items() if each}
 
 
@@ -364,13 +369,11 @@ def _winner(cells: Cells) -> list[str]:
         return []
     words = f"the default is the winner of the first stage, after {JUDGED_AT} rated turns"
     ranked = sorted(means, key=lambda name: -means[name])
-    shown = ", ".join(f"`{name}` {means[name]:.3f}" for name in ranked[:BEST])
+    shown = _means_said({name: means[name] for name in ranked[:BEST]})
     if told := told_answers(of(cells, seed=FIRST_SEED)):
-        others = ", ".join(f"`{name}` {mean:.3f}" for name, mean in told.items())
-        shown += f"; not ranked, as their person also writes the answer: {others}"
+        shown += f"; not ranked, as their person also writes the answer: {_means_said(told)}"
     if varied := variations(of(cells, seed=FIRST_SEED), at_least=means[DEFAULT]):
-        others = ", ".join(f"`{name}` {mean:.3f}" for name, mean in varied.items())
-        shown += f"; of its variations as high or higher: {others}"
+        shown += f"; of its variations as high or higher: {_means_said(varied)}"
     is_met = means[DEFAULT] == max(means.values())
     nearest = next((name for name in ranked if name != DEFAULT), None)
     if nearest and (found := gap(cells, nearest, JUDGED_AT, alike=True)):
@@ -379,3 +382,7 @@ def _winner(cells: Cells) -> list[str]:
             return [words, shown, "highest, not told apart" if is_met else "**not told apart**"]
         is_met &= found.mean > 0
     return [words, shown, _met(is_met)]
+
+
+def _means_said(means: Mapping[str, float]) -> str:
+    return ", ".join(f"`{name}` {mean:.3f}" for name, mean in means.items())

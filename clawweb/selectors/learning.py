@@ -179,6 +179,7 @@ def receipt(turn: Turn, waiting: Waiting | None = None) -> dict[str, Any] | None
 
 
 def _receipt_text(sample: TrainingSample, state: str, count: dict[str, int] | None) -> str:
+    """The receipt as a person reads it."""
     words = _receipt_words(sample, state, count)
     read = sample.judgement_id and state in ("counted", "held_back", "in_training", "learned")
     return _("%(words)s, from what came next") % {"words": words} if read else words

@@ -31,6 +31,20 @@ def pairs_of(base: Base) -> list[Pair]:
     ]
 
 
+def items_of(base: Base) -> list[Item]:
+    """Those replies, each under a hint of three tokens."""
+    return [
+        Item(
+            sample_id=number,
+            prompt_ids=prompt,
+            response_ids=tuple(response),
+            teacher_prompt_ids=(*prompt[:-3], 5, 6, 7, *prompt[-3:]),
+            is_hinted=True,
+        )
+        for number, (prompt, response) in enumerate(pairs_of(base))
+    ]
+
+
 def away_from_the_base(model: PeftModel) -> None:
     torch.manual_seed(0)
     with torch.no_grad():
@@ -73,27 +87,27 @@ def test_micro_batches_share_what_their_prompts_begin_with(
     away_from_the_base(model)
     pairs = pairs_of(base)
     prompts = [prompt for prompt, _ in pairs]
-    shared = len(batching.shared_ids(prompts, device="cpu"))
+    begins = batching.shared_ids(prompts, device="cpu")
     states, apart = states_and_gradients(base, model, pairs)
     model.zero_grad()
     found = []
-    with sizes_of_passes(base) as sizes, read_once(base, model, prompts) as read:
+    with sizes_of_passes(base) as sizes, read_once(base, model, begins) as read:
         for group in (pairs[:1], pairs[1:]):
             found.append(response_hidden(base, model, group, read))
             found[-1].square().sum().backward()
-    assert sizes[0] == (1, shared)
+    assert sizes[0] == (1, len(begins))
     assert [rows for rows, _ in sizes[1:]] == [1, 2]
-    assert sizes[1][1] == len(pairs[0][0]) + len(pairs[0][1]) - 1 - shared  # and not again
+    assert sizes[1][1] == len(pairs[0][0]) + len(pairs[0][1]) - 1 - len(begins)  # and not again
     torch.testing.assert_close(torch.cat(found), states, rtol=1e-5, atol=1e-5)
     gradients = [tensor.grad for tensor in adapter_tensors(model).values()]
     for one, other in zip(gradients, apart, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
     other = [(5, 6, 7, 8), (9, 10)]  # begins otherwise: nothing of what was read serves it
-    with read_once(base, model, prompts) as read, torch.no_grad():
+    with read_once(base, model, begins) as read, torch.no_grad():
         torch.testing.assert_close(
             response_hidden(base, model, [other], read), response_hidden(base, model, [other])
         )
-    with read_once(base, model, prompts[:1]) as read:
+    with read_once(base, model, batching.shared_ids(prompts[:1], device="cpu")) as read:
         assert read is None
 
 
@@ -103,8 +117,9 @@ def test_of_what_was_read_as_much_serves_as_prompts_begin_with(
     away_from_the_base(model)
     pairs = pairs_of(base)
     prompts = [prompt for prompt, _ in pairs]
+    begins = batching.shared_ids(prompts, device="cpu")
     shorter = [((*prompt[:9], *prompt[-5:]), reply) for prompt, reply in pairs]
-    with torch.no_grad(), read_once(base, model, prompts) as read, sizes_of_passes(base) as sizes:
+    with torch.no_grad(), read_once(base, model, begins) as read, sizes_of_passes(base) as sizes:
         assert read is not None
         (pair,) = shorter[:1]
         found = response_hidden(base, model, [pair], read)
@@ -114,17 +129,27 @@ def test_of_what_was_read_as_much_serves_as_prompts_begin_with(
         )
 
 
+def test_the_teacher_reads_what_all_begin_with_once_a_job(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    items = items_of(base)
+    prompts = [ids for item in items for ids in (item.prompt_ids, item.teacher_prompt_ids)]
+    begins = batching.shared_ids(prompts, device="cpu")
+    apart = [Teacher(base, model, config).hidden([item]) for item in items]
+    teacher = Teacher(base, model, config)
+    with sizes_of_passes(base) as sizes:
+        for _ in range(2):  # steps
+            teacher.begin(items)
+            for item, alone in zip(items, apart, strict=True):
+                found = teacher.hidden([item])
+                torch.testing.assert_close(found, alone, rtol=1e-5, atol=1e-5)
+            teacher.forget()
+    assert sizes.count((1, len(begins))) == 1
+    assert len(sizes) == 1 + 2 * len(items)
+
+
 def test_the_teachers_passes_may_be_one(base: Base, model: PeftModel, config: TrainConfig) -> None:
-    items = [
-        Item(
-            sample_id=number,
-            prompt_ids=prompt,
-            response_ids=tuple(response),
-            teacher_prompt_ids=(*prompt[:-3], 5, 6, 7, *prompt[-3:]),
-            is_hinted=True,
-        )
-        for number, (prompt, response) in enumerate(pairs_of(base))
-    ]
+    items = items_of(base)
     teacher = Teacher(base, model, config)
     assert batching.shared_length([items[0].prompt_ids, items[0].teacher_prompt_ids], device="cpu")
     for group in (items, items[:1]):  # apart, and in one
