@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import time
+import zipfile
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from django.utils import timezone
 from clawweb import transfer_run
 from clawweb.config import config
 from clawweb.models import Consent, Transfer, TransferState, Turn, User
-from clawweb.services import accounts, imports, transfers
+from clawweb.selectors import quotas
+from clawweb.services import accounts, erasure, imports, transfers
 from clawweb.services.errors import AlreadyRunning, LeaseLost, NotRecorded, TooLarge
 from clawweb.worker import STOP
 from tests.factories import down, make_turn, up
@@ -63,6 +65,18 @@ def test_samples_are_exported_in_each_shape(alice: User, shape: str) -> None:
 def test_nothing_to_export_is_an_empty_file(alice: User) -> None:
     row = exported_by_worker(alice)
     assert (row.state, row.note, lines_of(row)) == (TransferState.DONE, "Lines: 0.", [])
+
+
+def test_who_has_erased_a_chat_today_can_export_everything(alice: User) -> None:
+    turn = make_turn(alice, prompt_tokens=30, reply_tokens=12)
+    erasure.bury("session", turn.session.public_id)
+    erasure.finish()
+    row = exported_by_worker(alice, "everything")
+    assert row.state == TransferState.DONE, row.note
+    with zipfile.ZipFile(transfers.file_of(row)) as archive:
+        profile = json.loads(archive.read("profile.jsonl"))
+    assert profile["erased_tokens"] == 42
+    assert profile["erased_tokens_since"] == quotas.day().date().isoformat()
 
 
 def test_one_export_of_a_user_at_a_time(alice: User, bob: User) -> None:
