@@ -111,13 +111,13 @@ def _storable_text(text: str) -> str:
 
 
 # JSON lets them stand in a string, and many readers end a line at them.
-_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 
 def write_line(line: Mapping[str, Any]) -> str:
     """The object as a line of a file, with its end."""
     text = json.dumps(line, ensure_ascii=False, default=_as_text, allow_nan=False)
-    return text.translate(_LINE_ENDS) + "\n"
+    return text.translate(LINE_ENDS) + "\n"
 
 
 def _as_text(value: Any) -> str:

@@ -22,6 +22,7 @@ from clawweb.api.openai_errors import OUR_FAULT, error
 from clawweb.limits import book, limits_of
 from clawweb.models import ApiKey, Turn, TurnState
 from clawweb.orm import in_db
+from clawweb.records import LINE_ENDS
 from clawweb.selectors import chat as chats
 from clawweb.services import requests
 from clawweb.streams import Ended, Piece, follow
@@ -299,4 +300,4 @@ def _shown(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _event(chunk: dict[str, Any]) -> bytes:
-    return f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n".encode()
+    return f"data: {json.dumps(chunk, ensure_ascii=False).translate(LINE_ENDS)}\n\n".encode()

@@ -17,7 +17,7 @@ import httpx
 
 from rollouts.config import EngineConfig
 from rollouts.engines.base import OnDelta
-from rollouts.engines.vllm_stream import Gathered
+from rollouts.engines.vllm_stream import Gathered, lines_of
 from rollouts.errors import (
     AdapterRejected,
     BadReply,
@@ -79,7 +79,7 @@ class VllmEngine:
             if response.status_code != 200:
                 await response.aread()
                 raise _refusal(response, policy)
-            async for line in response.aiter_lines():
+            async for line in lines_of(response.aiter_text()):
                 delta = gathered.take(line)
                 if delta is not None and on_delta is not None:
                     await on_delta(delta)

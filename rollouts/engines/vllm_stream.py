@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 from rollouts.errors import BadReply, EngineRefused, EngineUnavailable
 from rollouts.types import Delta, Policy, Rollout, SamplingParams
+
+
+async def lines_of(texts: AsyncIterator[str]) -> AsyncIterator[str]:
+    """The stream's lines, which end at a line feed alone: what a model writes may hold other
+    characters at which `str.splitlines`, and so httpx, would end one."""
+    parts: list[str] = []
+    async for text in texts:
+        first, *rest = text.split("\n")
+        parts.append(first)
+        for begun in rest:
+            yield "".join(parts).removesuffix("\r")
+            parts = [begun]
+    if rest_of := "".join(parts):
+        yield rest_of
 
 
 class Gathered:

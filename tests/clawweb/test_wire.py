@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.test import AsyncClient
 
+from clawweb.api import completions
 from clawweb.api.chat_request import ChatRequest
 from clawweb.api.openai_errors import Unacceptable
 from clawweb.models import Turn
@@ -171,6 +172,13 @@ def test_control_strings_in_tools_results_and_arguments_are_broken_up():
     rendered = template_messages(defused(messages, [control]))
     assert control not in json.dumps(rendered, ensure_ascii=False)
     assert rendered[0]["tool_calls"][0]["function"]["arguments"]
+
+
+def test_no_event_has_an_end_of_line_inside_whatever_a_reader_takes_for_one():
+    """Clients that read lines as httpx does end one at any of these."""
+    text = "a\u2028b\u2029c\x85d\u2009e"
+    line, *rest = completions._event({"text": text}).decode().splitlines()
+    assert (json.loads(line.removeprefix("data: ")), rest) == ({"text": text}, [""])
 
 
 @rows

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -98,6 +98,22 @@ async def test_an_answer_without_scores_is_a_bad_reply(
     engine = answered_by(monkeypatch, lambda _: httpx.Response(200, json=answer))
     with pytest.raises(BadReply):
         await engine.score([1], [2], policy=BASE)
+
+
+async def test_a_reply_may_hold_whatever_else_ends_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM sends these characters as they are; httpx would cut the event in two at each."""
+    text = "one\u2028two\u2029three\x85four\nfive"
+    choice = {"delta": {"content": text}, "finish_reason": "stop", "token_ids": [1]}
+    event = json.dumps({"prompt_token_ids": [7], "choices": [choice]}, ensure_ascii=False)
+
+    async def stream() -> AsyncIterator[bytes]:
+        raw = f"data: {event}\r\n\r\ndata: [DONE]\n\n".encode()
+        for at in range(0, len(raw), 7):  # in pieces that end anywhere
+            yield raw[at : at + 7]
+
+    engine = answered_by(monkeypatch, lambda _: httpx.Response(200, content=stream()))
+    rollout = await engine.generate(QUESTION, policy=BASE, params=SHORT)
+    assert rollout.text == text
 
 
 async def test_a_server_that_is_down_is_unavailable(unused_tcp_port: int) -> None:
