@@ -18,6 +18,7 @@ from rollouts.types import Message
 
 # A word joiner: it has no width, and no control string survives it.
 _BREAK = "\u2060"
+MOST_NESTED = 100  # lists and objects in each other, in a tool call's arguments
 
 
 def template_text(folder: Path, override: Path | None = None) -> str:
@@ -109,10 +110,24 @@ def defused_json(value: Any, controls: Sequence[str]) -> Any:
 def call_arguments(arguments: str) -> dict[str, Any]:
     """The arguments of a tool call as an object; what is none counts as empty, as in vLLM."""
     try:
-        found = json.loads(arguments) if arguments else {}
+        found = _renderable(json.loads(arguments) if arguments else {}, 0)
     except (ValueError, RecursionError):  # the latter: nested thousands of levels deep
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _renderable(value: Any, depth: int) -> Any:
+    """With what no request can carry replaced: halves of surrogate pairs, which an escape may name.
+    ValueError where it nests too deep to be gone through, wherever that is done."""
+    if depth > MOST_NESTED:
+        raise ValueError("it nests too deep")
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_renderable(k, depth): _renderable(v, depth + 1) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_renderable(item, depth + 1) for item in value]
+    return value
 
 
 _FUNCTION = ("name", "description", "parameters", "strict")

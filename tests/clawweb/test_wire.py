@@ -181,6 +181,25 @@ def test_no_event_has_an_end_of_line_inside_whatever_a_reader_takes_for_one():
     assert (json.loads(line.removeprefix("data: ")), rest) == ({"text": text}, [""])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "rendered"),
+    [
+        ('{"city": "\\ud83d Oslo"}', {"city": "\ufffd Oslo"}),
+        ('{"\\ud83d\\ude00": ["\\ude00"]}', {"\U0001f600": ["\ufffd"]}),
+        ('{"a": ' * 80 + "1" + "}" * 80, None),  # as it is
+        ('{"a": ' * 500 + "1" + "}" * 500, {}),
+        ('{"a": ' * 900 + "1" + "}" * 900, {}),
+    ],
+)
+def test_a_calls_arguments_can_be_sent_on_whatever_they_hold(arguments, rendered):
+    """Else no reply would ever come in a chat that holds such a call."""
+    call = {**CALL, "function": {"name": "weather", "arguments": arguments}}
+    messages = defused([{"role": "assistant", "content": "", "tool_calls": [call]}], ["<|end|>"])
+    assert json.dumps(messages, ensure_ascii=False).encode()
+    found = template_messages(messages)[0]["tool_calls"][0]["function"]["arguments"]
+    assert found == (json.loads(arguments) if rendered is None else rendered)
+
+
 @rows
 async def test_whole_replies_have_openais_fields_and_no_others(alice, engine, valkey_server):
     async with generating():
