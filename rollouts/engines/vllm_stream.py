@@ -52,8 +52,8 @@ class Gathered:
         choice = chunk["choices"][0]
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
         said = choice["delta"]
-        text = said.get("content") or ""
-        reasoning = said.get("reasoning") or said.get("reasoning_content") or ""
+        text = _storable(said.get("content"))
+        reasoning = _storable(said.get("reasoning") or said.get("reasoning_content"))
         calls = tuple(self._call_delta(call) for call in said.get("tool_calls") or ())
         ids = tuple(choice.get("token_ids") or ())
         entries = (choice.get("logprobs") or {}).get("content") or ()
@@ -78,14 +78,15 @@ class Gathered:
         """What is new of a tool call, with the fields that OpenAI gives; written down here, too.
         Its name and id come first and once."""
         index, function = call["index"], call.get("function") or {}
-        arguments = function.get("arguments") or ""
+        arguments = _storable(function.get("arguments"))
         if index < len(self.calls):
             self.calls[index]["function"]["arguments"] += arguments
             return {"index": index, "function": {"arguments": arguments}}
         if index > len(self.calls) or not call.get("id") or not function.get("name"):
             raise BadReply("a tool call goes on that has not begun")
         begun = {"id": call["id"], "type": "function"}
-        self.calls.append({**begun, "function": {"name": function["name"], "arguments": arguments}})
+        named = {"name": _storable(function["name"]), "arguments": arguments}
+        self.calls.append({**begun, "function": named})
         return {"index": index, **begun, "function": dict(self.calls[index]["function"])}
 
     def _shown(
@@ -125,6 +126,11 @@ def _error(said: Any) -> Exception:
     code, message = said.get("code"), str(said.get("message", said))
     is_fault = isinstance(code, int) and code >= 500
     return EngineUnavailable(message) if is_fault else EngineRefused(message)
+
+
+def _storable(text: str | None) -> str:
+    """A model may sample NUL, which PostgreSQL has no place for; ids stay as they were sampled."""
+    return (text or "").replace("\0", "\ufffd")
 
 
 def _number(logprob: float | None) -> float:

@@ -65,6 +65,21 @@ def test_calls_are_joined_and_begin_once() -> None:
     assert ["id" in part for part in parts] == [True, False, False, True]
 
 
+def test_a_nul_is_replaced_in_what_is_said_and_not_in_what_was_sampled() -> None:
+    gathered, deltas = gather(
+        line(1, reasoning="h\0m"),
+        line(0, content="a\0b"),
+        line(3, **call(0, '{"x\0"', id="a")),
+        line(4, **call(0, ": 1}")),
+        line(5, finish="tool_calls"),
+    )
+    rollout = gathered.rollout(BASE, SamplingParams())
+    assert (rollout.text, rollout.reasoning) == ("a\ufffdb", "h\ufffdm")
+    assert rollout.tool_calls[0]["function"]["arguments"] == '{"x\ufffd": 1}'
+    assert rollout.response_ids == (1, 0, 3, 4, 5)
+    assert "\0" not in "".join(delta.text + str(delta.tool_calls) for delta in deltas)
+
+
 def test_a_call_that_goes_on_without_having_begun_is_a_bad_reply() -> None:
     with pytest.raises(BadReply):
         gather(line(1, **call(1, "{}", id="b")))
