@@ -86,7 +86,8 @@ def revoke_key(*, user: User, key_id: int) -> bool:
 
 def add_user(*, username: str, password: str, role: str = Role.USER) -> User:
     """A new user with a password; ServiceError says what is wrong with either."""
-    user = User(username=username.strip(), role=role)
+    # As the form reads it where somebody signs in: nobody could under another.
+    user = User(username=User.normalize_username(username).strip(), role=role)
     try:
         user.clean_fields(exclude=["password"])
         validate_password(password, user)
@@ -104,7 +105,7 @@ def add_user(*, username: str, password: str, role: str = Role.USER) -> User:
 def add_user_from_elsewhere(*, username: str, role: str) -> User:
     """A new user without a password, who signs in at the provider of the settings; of that name, or
     one like it: a name that another has is never given twice."""
-    wanted = re.sub(r"[^\w.@+-]", "", username)[:140] or "user"
+    wanted = re.sub(r"[^\w.@+-]", "", User.normalize_username(username))[:140] or "user"
     for number in itertools.count(1):
         user = User(username=wanted if number == 1 else f"{wanted}-{number}", role=role)
         if not User.objects.filter(username__iexact=user.username).exists():

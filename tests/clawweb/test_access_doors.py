@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from importlib import import_module
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.contrib.auth.models import AnonymousUser
 from django.test import AsyncClient, Client
 
@@ -15,6 +17,7 @@ from clawweb.consumers import SIGNED_OUT
 from clawweb.models import SCOPES, Role, User
 from clawweb.orm import in_db
 from clawweb.services import accounts
+from clawweb.services.errors import ServiceError
 from tests.clawweb.access_table import (
     ADMIN,
     APPROVED,
@@ -99,6 +102,25 @@ def test_strangers_sign_up_where_that_is_wanted(
     assert client.post("/signup/", form)["Location"] == "/chat/"
     assert User.objects.get(username="dora").role == role
     assert client.get("/chat/").status_code == (403 if mode == "pending" else 200)
+
+
+@pytest.mark.usefixtures("valkey_server")
+def test_who_types_a_name_in_other_letters_signs_in_under_it(client: Client, db: None) -> None:
+    """The form reads a ligature, or letters of double width, as the plain ones."""
+    person = {"username": "\ufb01ona", "password": "correct horse battery"}
+    assert accounts.add_user(**person).username == "fiona"
+    with pytest.raises(ServiceError, match="already"):
+        accounts.add_user(**{**person, "username": "fiona"})
+    assert accounts.add_user_from_elsewhere(username="\ufb01ona", role="user").username == "fiona-2"
+    assert client.post("/signin/", person).status_code == 302
+
+
+def test_accounts_of_before_get_the_name_under_which_they_can_sign_in(db: None) -> None:
+    for name in ("\uff41nna", "\ufb01ona", "fiona"):
+        User.objects.create(username=name)
+    import_module("clawweb.migrations.0020_usernames_as_they_are_read").normalise(apps, None)
+    names = User.objects.order_by("pk").values_list("username", flat=True)
+    assert list(names) == ["anna", "\ufb01ona", "fiona"]  # what another is called is left
 
 
 @pytest.mark.usefixtures("valkey_server")
