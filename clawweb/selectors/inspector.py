@@ -70,9 +70,9 @@ def sessions_where(user: User, filters: Filters) -> QuerySet[ChatSession]:
     """The user's sessions that fit, newest first; temporary ones are in no list."""
     found = sessions_of(user).filter(temporary=False)
     if filters.since is not None:
-        found = found.filter(updated_at__gte=_midnight(filters.since))
+        found = found.filter(updated_at__gte=_at(filters.since, time.min))
     if filters.until is not None:
-        found = found.filter(created_at__lt=_midnight(filters.until + timedelta(days=1)))
+        found = found.filter(created_at__lte=_at(filters.until, time.max))
     turns = Turn.objects.filter(session=OuterRef("pk"))
     fitting = _fitting(turns, filters)
     if filters.words:
@@ -83,8 +83,8 @@ def sessions_where(user: User, filters: Filters) -> QuerySet[ChatSession]:
     return found if fitting is turns else found.filter(Exists(fitting))
 
 
-def _midnight(day: date) -> datetime:
-    return timezone.make_aware(datetime.combine(day, time.min))
+def _at(day: date, moment: time) -> datetime:
+    return timezone.make_aware(datetime.combine(day, moment))
 
 
 def _fitting(turns: QuerySet[Turn], filters: Filters) -> QuerySet[Turn]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
@@ -122,6 +122,7 @@ def test_a_session_is_found_by_any_day_on_which_it_was_in_use(alice: User) -> No
     assert found(alice, since=day(16), until=day(14)) == {session.pk}
     assert found(alice, since=day(10)) == found(alice, until=day(20)) == {session.pk}
     assert found(alice, since=day(9)) == found(alice, until=day(21)) == set()
+    assert found(alice, since=date.min, until=date.max) == {session.pk}  # which no day follows
 
 
 def test_a_temporary_chat_is_in_no_list(alice: User) -> None:
