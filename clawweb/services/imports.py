@@ -151,6 +151,7 @@ class Import:
         if self._own_session(said.id) is not None:
             return
         taken = ChatSession.objects.filter(user=self.user, external_id=said.external_id)
+        taken.exclude(deleted_at=None).update(external_id=None)  # its name is free again
         row = ChatSession.objects.create(
             public_id=self._free_id(ChatSession, "sess", self._session_names(said.id)),
             user=self.user,
@@ -171,11 +172,12 @@ class Import:
         session = self._own_session(said.session)
         if session is None:
             raise BadLine(gettext_noop("its session is not in a line before it"))
-        if self._own_turn(said.id) is not None:
+        names = self._turn_names(said.id, session)
+        if session.turns.filter(public_id__in=names).exists():
             self.report.known += 1
             return
         row = Turn(
-            public_id=self._free_id(Turn, "turn", self._turn_names(said.id)),
+            public_id=self._free_id(Turn, "turn", names),
             session=session,
             parent=self._earlier(said.parent, session),
             asked=said.model,
@@ -196,8 +198,8 @@ class Import:
     def _earlier(self, name: str | None, session: ChatSession) -> Turn | None:
         if name is None:
             return None
-        found = self._own_turn(name)
-        if found is None or found.session_id != session.pk:
+        found = session.turns.filter(public_id__in=self._turn_names(name, session)).first()
+        if found is None:
             raise BadLine(
                 gettext_noop("the turn that it follows is not in a line of its session before it")
             )
@@ -207,26 +209,29 @@ class Import:
         said = checked(OpenClawTurn, line)
         if not said.reply and not said.tool_calls:
             raise BadLine(gettext_noop("it has no reply"))
-        name = f"openclaw {said.name}"
-        if self._own_turn(name) is not None:
+        name, session_name = f"openclaw {said.name}", _session_name(said.session_id)
+        own = ChatSession.objects.filter(user=self.user, deleted_at=None)
+        session = own.filter(external_id=session_name).first()
+        if session and session.turns.filter(public_id__in=self._turn_names(name, session)).exists():
             self.report.known += 1
             return
         sessions = ChatSession.objects.filter(user=self.user).count()
         at = place(
             user=self.user,
             api_key=None,
-            name=_session_name(said.session_id),
+            name=session_name,
             messages=said.messages,  # type: ignore[arg-type]  # checked to be messages
         )
         self.report.sessions += ChatSession.objects.filter(user=self.user).count() - sessions
+        public_id = self._turn_names(name, at.session)[-1]
         row = Turn(
-            public_id=self._derived("turn", name),
+            public_id=public_id,
             session=at.session,
             parent=at.parent,
             source="api",
             state=TurnState.COMPLETE,
             # Its scores name it by the number, which starts again when upstream does.
-            client_id=f"openclaw:{said.turn}:{self._derived('', name)[-20:]}",
+            client_id=f"openclaw:{said.turn}:{public_id[-20:]}",
             input_messages=at.messages,
             reply=said.reply,
             reasoning=said.reasoning,
@@ -243,6 +248,7 @@ class Import:
         said = checked(OpenClawScore, line)
         turns = Turn.objects.filter(
             session__user=self.user,
+            session__deleted_at=None,
             session__external_id=_session_name(said.session_id),
             client_id__startswith=f"openclaw:{said.turn}:",
         )
@@ -292,22 +298,24 @@ class Import:
 
     def _own_session(self, name: str) -> ChatSession | None:
         names = self._session_names(name)
-        return ChatSession.objects.filter(user=self.user, public_id__in=names).first()
-
-    def _own_turn(self, name: str) -> Turn | None:
-        names = self._turn_names(name)
-        return Turn.objects.filter(session__user=self.user, public_id__in=names).first()
+        own = ChatSession.objects.filter(user=self.user, deleted_at=None)
+        return own.filter(public_id__in=names).first()
 
     def _session_names(self, name: str) -> list[str]:
         """What the session may be called here, in the order in which names are given. Under one
-        that is erased it would be erased again: the last is none of those."""
+        that is erased it would be erased again, and one that is deleted may be had back: the last
+        is none of those."""
         names = [name, self._derived("sess", name)]
-        while is_buried(SESSION, names[-1]):
+        deleted = ChatSession.objects.exclude(deleted_at=None)
+        while is_buried(SESSION, names[-1]) or deleted.filter(public_id=names[-1]).exists():
             names.append(self._derived("sess", f"{name}\n{len(names)}"))
         return names
 
-    def _turn_names(self, name: str) -> list[str]:
-        return [name, self._derived("turn", name)]
+    def _turn_names(self, name: str, session: ChatSession) -> list[str]:
+        """What the turn may be called in this session. The last is in no other, which may be a
+        deleted one that the same file came into; the one before was given by earlier versions."""
+        here = self._derived("turn", f"{session.public_id}\n{name}")
+        return [name, self._derived("turn", name), here]
 
     def _free_id(self, model: Any, prefix: str, names: list[str]) -> str:
         """The id as it is in the file, unless it is no id of ours, somebody else's, or of what was

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from clawweb.models import Judgement, Turn, User
+from clawweb.models import ChatSession, Judgement, Turn, User
+from clawweb.services import housekeeping
 from tests.recorded import Line, brought_in
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
@@ -48,6 +49,16 @@ def test_openclaws_records_twice_double_nothing(alice: User) -> None:
     for _ in range(2):
         brought_in(alice, openclaw_file())
     assert Turn.objects.count() == 2
+
+
+def test_openclaws_records_come_in_anew_when_their_chat_was_deleted(alice: User) -> None:
+    brought_in(alice, openclaw_file())
+    housekeeping.delete_session(ChatSession.objects.get())
+    score = {"session_id": "main-7", "turn": 1, "score": -1.0, "votes": [-1]}
+    assert brought_in(alice, [score]).report.left_out == 1  # of none that is there
+    report = brought_in(alice, [*openclaw_file(), score]).report
+    assert (report.sessions, report.turns, report.scores, report.left_out) == (1, 2, 1, 0)
+    assert Turn.objects.filter(session__deleted_at=None).count() == 2
 
 
 def test_two_people_may_bring_the_same_records_in(alice: User, bob: User) -> None:

@@ -114,6 +114,23 @@ def test_another_persons_ids_are_not_taken_over(alice: User, bob: User) -> None:
     assert plain(exported(bob)) == plain(exported(alice))
 
 
+def test_what_was_deleted_a_moment_ago_comes_in_anew(alice: User) -> None:
+    """Not into the chat that is about to be erased; and that one may still be had back."""
+    conversation(alice)
+    lines = exported(alice)
+    ChatSession.objects.update(external_id="mine")
+    lines[0]["external_id"] = "mine"
+    for count in (2, 3):
+        deleted = ChatSession.objects.get(deleted_at=None)
+        housekeeping.delete_session(deleted)
+        for report in (brought_in(alice, lines).report, brought_in(alice, lines).report):
+            assert (report.turns + report.known, report.left_out) == (4, 0)
+        assert plain(exported(alice)) == plain(lines)
+        assert ChatSession.objects.count() == count
+    housekeeping.restore_session(deleted)
+    assert len(exported(alice)) == 2 * len(lines)
+
+
 def test_what_a_later_file_adds_is_added(alice: User, bob: User) -> None:
     turn = make_turn(alice, "One")
     brought_in(bob, exported(alice))
