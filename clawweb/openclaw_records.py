@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from clawweb.records import Calls, Message, Name
+from clawweb.records import Calls, Message, Name, zoned
 
 # What chat templates put after a reply.
 _END = re.compile(r"(?:\s*(?:<\|[A-Za-z_]{1,32}\|>|</s>|<eos>|<end_of_turn>))+\s*\Z")
@@ -28,10 +28,25 @@ def _answered(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return messages
 
 
+def _said_at(timestamp: str) -> datetime | None:
+    """Taken as UTC where it names no zone; None when it is no time at all."""
+    try:
+        said = datetime.fromisoformat(timestamp)
+    except ValueError:
+        return None
+    return zoned(said)
+
+
+def _in_range(timestamp: str) -> str:
+    _said_at(timestamp)
+    return timestamp
+
+
 class OpenClawTurn(BaseModel):
     session_id: Name
     turn: int = 0
-    timestamp: str = ""  # of the machine that wrote it, without a zone
+    # Of the machine that wrote it, without a zone
+    timestamp: Annotated[str, AfterValidator(_in_range)] = ""
     messages: Annotated[list[Message], AfterValidator(_answered)]
     response_text: str = ""
     tool_calls: Calls | None = None
@@ -51,12 +66,8 @@ class OpenClawTurn(BaseModel):
 
     @property
     def at(self) -> datetime | None:
-        """When it was recorded, taken as UTC; None when the line does not say."""
-        try:
-            said = datetime.fromisoformat(self.timestamp)
-        except ValueError:
-            return None
-        return said if said.tzinfo else said.replace(tzinfo=UTC)
+        """When it was recorded; None when the line does not say."""
+        return _said_at(self.timestamp)
 
     @property
     def name(self) -> str:

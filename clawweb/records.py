@@ -173,7 +173,7 @@ def _printable(name: str) -> str:
     return name
 
 
-def _zoned(at: datetime) -> datetime:
+def zoned(at: datetime) -> datetime:
     """A time without a zone counts as UTC; one that UTC has no year for is none."""
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     try:
@@ -183,7 +183,7 @@ def _zoned(at: datetime) -> datetime:
 
 
 Message = Annotated[dict[str, Any], AfterValidator(_message)]
-Time = Annotated[datetime, AfterValidator(_zoned)]
+Time = Annotated[datetime, AfterValidator(zoned)]
 Calls = Annotated[list[dict[str, Any]], AfterValidator(tool_calls)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 CallersName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_printable)]

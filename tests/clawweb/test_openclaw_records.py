@@ -45,6 +45,15 @@ def test_openclaws_records_come_in_as_conversations(alice: User) -> None:
     assert (second.response_ids, second.logprobs) == (None, None)
 
 
+def test_a_time_that_no_calendar_has_leaves_out_its_line_alone(alice: User) -> None:
+    first, second = openclaw_file()
+    late = {**first, "session_id": "late", "timestamp": "9999-12-31T23:59:59-05:00"}
+    unsaid = {**first, "session_id": "unsaid", "timestamp": "this morning"}
+    report = brought_in(alice, [late, first, unsaid, second]).report
+    assert (report.turns, report.left_out) == (3, 1)
+    assert "line 1: timestamp: a time lies between the years 1 and 9999" in report.reasons[0]
+
+
 def test_openclaws_records_twice_double_nothing(alice: User) -> None:
     for _ in range(2):
         brought_in(alice, openclaw_file())
