@@ -134,7 +134,7 @@ class ChatConsumer(NudgeConsumer):
             message = str(exc) if isinstance(exc, ServiceError) else _("That message is malformed.")
             await self._error(content, message)
         except (Turn.DoesNotExist, ChatSession.DoesNotExist):
-            await self._error(content, _("That is not there any more. Load the page again."))
+            await self._error(content, _gone())
         except DatabaseError as exc:  # a socket that dies would be sent the same again and again
             out = outage(exc)
             log.warning("a command failed on the database", exc_info=None if out else exc)
@@ -142,15 +142,7 @@ class ChatConsumer(NudgeConsumer):
             await self._error(content, message)
 
     async def _error(self, content: Any, message: str) -> None:
-        known = content if isinstance(content, dict) else {}
-        await self.send_json(
-            {
-                "type": "error",
-                "message": message,
-                "client_id": known.get("client_id"),
-                "turn": known.get("turn"),
-            }
-        )
+        await self.send_json(_refusal(content, message))
 
     async def _send(self, content: dict[str, Any]) -> None:
         text = str(content["text"]).strip()
@@ -244,9 +236,13 @@ class ChatConsumer(NudgeConsumer):
                 if piece.text:
                     delta = {"turn": turn.public_id, "cursor": piece.cursor, "text": piece.text}
                     await self._tell({"type": "delta", **delta})
-        body = await in_db(lambda: turn_json(turn_of(self.user, turn.public_id)))
+        try:
+            body = await in_db(lambda: turn_json(turn_of(self.user, turn.public_id)))
+            told = {"type": "done", "turn": _plain(body)}
+        except Turn.DoesNotExist:  # its chat was deleted or erased while it was read
+            told = _refusal({"turn": turn.public_id}, _gone())
         self.followed.pop(turn.public_id, None)
-        await self._tell({"type": "done", "turn": _plain(body)})
+        await self._tell(told)
 
     async def _tell(self, message: dict[str, Any]) -> None:
         """To a browser that may have left meanwhile; it comes back with a cursor."""
@@ -254,6 +250,17 @@ class ChatConsumer(NudgeConsumer):
             await self.send_json(message)
         except (OSError, RuntimeError) as exc:  # the server's words for a closed socket
             raise asyncio.CancelledError from exc
+
+
+def _refusal(content: Any, message: str) -> dict[str, Any]:
+    """Why a command was not done, with the names that the browser gave in it."""
+    known = content if isinstance(content, dict) else {}
+    names = {name: known.get(name) for name in ("client_id", "turn")}
+    return {"type": "error", "message": message, **names}
+
+
+def _gone() -> str:
+    return _("That is not there any more. Load the page again.")
 
 
 def _client_id(content: dict[str, Any]) -> str | None:

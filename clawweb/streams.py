@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from clawweb import valkey
@@ -41,6 +41,18 @@ class Ended:
     calls: Sequence[int]  # characters of each tool call's arguments
     prompt_tokens: int | None
     completion_tokens: int | None
+
+
+ERASED = Ended(
+    state=TurnState.INTERRUPTED,
+    finish_reason="",
+    error="This chat was erased while its reply was written.",
+    code="erased",
+    chars=0,
+    calls=(),
+    prompt_tokens=None,
+    completion_tokens=None,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +154,8 @@ async def follow(turn: Turn, cursor: int = 0) -> AsyncGenerator[Piece, None]:
                 if piece.ended is not None:
                     return
         if place.has_gap:
-            piece = place.after_row(*await in_db(_row, turn.pk))
+            row = await in_db(_row, turn.pk)
+            piece = place.after_row(*row) if row else place.erased()
             if piece is not None:
                 yield piece
                 if piece.ended is not None:
@@ -166,9 +179,11 @@ def ended_as(turn: Turn) -> Ended | None:
     )
 
 
-def _row(pk: int) -> tuple[Turn, str, list[dict[str, Any]], Ended | None, int | None]:
-    """What the row holds of the reply, and how many come before it."""
-    turn = Turn.objects.get(pk=pk)
+def _row(pk: int) -> tuple[Turn, str, list[dict[str, Any]], Ended | None, int | None] | None:
+    """What the row holds of the reply, and how many come before it; None when it is erased."""
+    turn = Turn.objects.filter(pk=pk).first()
+    if turn is None:
+        return None
     ended = ended_as(turn)
     calls = tool_calls_of(turn) if ended else []
     return turn, reply_of(turn), calls, ended, replies_before(turn)
@@ -217,6 +232,11 @@ class _Place:
         new = self._text(text[self.chars :], self.chars)
         by = (turn.adapter_name, turn.fallback)
         return self._piece(new, [call for call in rest if call], (), by=by, ended=ended)
+
+    def erased(self) -> Piece:
+        """The end of a reply whose row is gone: what there was of it was read, or never will be."""
+        calls = list(self.calls.values())
+        return Piece(cursor=self.chars, ended=replace(ERASED, chars=self.chars, calls=calls))
 
     def _piece(
         self, text: str, calls: Sequence[dict[str, Any]], logprobs: Any, **more: Any

@@ -25,7 +25,7 @@ from clawweb.orm import in_db
 from clawweb.records import LINE_ENDS
 from clawweb.selectors import chat as chats
 from clawweb.services import requests
-from clawweb.streams import Ended, Piece, follow
+from clawweb.streams import ERASED, Ended, Piece, follow
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +132,9 @@ class Answer:
         for ended in self.ended:
             if ended is not None and ended.state in BROKEN:
                 return failure(ended)
+        messages = await in_db(self._messages)
+        if not messages:
+            return failure(ERASED)
         choices = [
             {
                 "index": index,
@@ -139,7 +142,7 @@ class Answer:
                 "logprobs": self._logprobs(logprobs[index]),
                 "finish_reason": self._reason(index),
             }
-            for index, message in enumerate(await in_db(self._messages))
+            for index, message in enumerate(messages)
         ]
         head = self._head("chat.completion")
         return JsonResponse({**head, "choices": choices, "usage": self._usage()})
@@ -150,7 +153,10 @@ class Answer:
                 logprobs += piece.logprobs
 
     def _messages(self) -> list[dict[str, Any]]:
+        """Those of all choices; none when they were erased as soon as they had ended."""
         rows = {t.pk: t for t in Turn.objects.filter(pk__in=[t.pk for t in self.turns])}
+        if len(rows) < len(self.turns):
+            return []
         return [dict(chats.reply_message(rows[turn.pk])) for turn in self.turns]
 
     async def events(self) -> AsyncIterator[bytes]:
@@ -265,6 +271,8 @@ def failure(ended: Ended) -> JsonResponse:
         return error(400, ended.error, code=ended.code, param="messages")
     if ended.code == "refused_by_engine":
         return error(400, ended.error, code=ended.code)
+    if ended.code == ERASED.code:
+        return error(410, ended.error, code=ended.code)
     return error(503, ended.error or "The reply failed.", code=ended.code or ended.state)
 
 
