@@ -59,9 +59,10 @@ def test_first_words_are_of_the_last_minutes_alone(alice):
     for age, seconds in ((1, 2.0), (2, 4.0), (600, 60.0)):
         turn = make_turn(alice)
         first = now - timedelta(seconds=age)
-        Turn.objects.filter(pk=turn.pk).update(
-            first_token_at=first, created_at=first - timedelta(seconds=seconds)
-        )
+        asked = first - timedelta(seconds=seconds)
+        row = {"first_token_at": first, "created_at": asked, "lease_token": "a generator's"}
+        Turn.objects.filter(pk=turn.pk).update(**row)
+    make_turn(alice, first_token_at=now, created_at=now - timedelta(hours=1))  # brought in
     found = operations.first_token_seconds()
     assert found[0.99] == pytest.approx(4.0)
     assert len(found) == 3
