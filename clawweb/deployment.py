@@ -15,6 +15,7 @@ from clawweb.keeper import Keeper
 from clawweb.models import AdapterVersion, Consent, JobState, TrainingJob, Turn, User
 from clawweb.selectors.chat import messages_for
 from clawweb.selectors.learning import live_adapter, policy_of, trained_on_from
+from clawweb.selectors.quotas import NO_PHASE
 from clawweb.services import jobs, serving, versions
 from clawweb.services.errors import CannotPromote, LeaseLost
 from rollouts.errors import BadReply, EngineUnavailable, RolloutError, UnknownAdapter
@@ -84,8 +85,8 @@ def _move_live(job: TrainingJob, child: AdapterVersion) -> None:
 
 def _is_last(job: TrainingJob) -> bool:
     """Counts a reply that was not as it must be; whether so many are no accident any more."""
-    count = job.timings.get("bad_replies", 0) + 1
-    jobs.advance(job, timings={**job.timings, "bad_replies": count})
+    count = job.timings.get(NO_PHASE, 0) + 1
+    jobs.advance(job, timings={**job.timings, NO_PHASE: count})
     return bool(count >= BAD_REPLIES)
 
 

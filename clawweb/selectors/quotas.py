@@ -19,6 +19,8 @@ from clawweb.config import config
 from clawweb.disk import MIB, shortage
 from clawweb.models import AdapterState, AdapterVersion, JobState, TrainingJob, Turn, User
 
+NO_PHASE = "bad_replies"  # a count among the timings: wrong answers while it was deployed
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
@@ -94,8 +96,10 @@ def _erased(user: User, what: str, since: datetime) -> float:
 
 
 def phase_seconds(timings: dict[str, Any]) -> dict[str, float]:
-    """A job's phases with their seconds; what else was measured stands beside them."""
-    return {name: value for name, value in timings.items() if isinstance(value, int | float)}
+    """A job's phases with their seconds; what else was measured or counted stands beside them."""
+    seconds = {name: value for name, value in timings.items() if isinstance(value, int | float)}
+    seconds.pop(NO_PHASE, None)
+    return seconds
 
 
 def disk(user: User) -> Quota:

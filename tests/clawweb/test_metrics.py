@@ -78,7 +78,7 @@ def test_a_jobs_phases_are_medians_of_what_went_live(alice, engine):
     rated(alice, 8)
     job = claimed_job(alice)
     TrainingJob.objects.filter(pk=job.pk).update(
-        state="deployed", timings={"gate": 14.0, "probe": {"difference": 0.5}}
+        state="deployed", timings={"gate": 14.0, "probe": {"difference": 0.5}, "bad_replies": 2}
     )
     assert operations.job_seconds() == {"gate": 14.0}
 

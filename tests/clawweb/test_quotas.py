@@ -119,7 +119,7 @@ def test_no_job_starts_beyond_the_weeks_minutes(alice: User, setting: Any, at_no
 
 def test_waiting_is_no_training(alice: User, at_noon: None) -> None:
     monday = WEDNESDAY - timedelta(days=2)
-    timings = {"load": 30, "train": 60.0, "deploy": 30, "probe": {"v1": 0.1}}
+    timings = {"load": 30, "train": 60.0, "deploy": 30, "probe": {"v1": 0.1}, "bad_replies": 4}
     row = {"user": alice, "started_at": monday, "finished_at": monday + timedelta(hours=3)}
     TrainingJob.objects.create(state="deployed", timings=timings, **row)
     assert quotas.training_this_week(alice).used == 2
