@@ -4,6 +4,7 @@ time."""
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from contextlib import aclosing
 from typing import Any
@@ -87,6 +88,16 @@ class NudgeConsumer(AsyncJsonWebsocketConsumer):
         origin = headers.get(b"origin")
         return origin is None or urlsplit(origin.decode("latin-1")).netloc == host
 
+    async def receive(
+        self, text_data: str | None = None, bytes_data: bytes | None = None, **kwargs: Any
+    ) -> None:
+        """A frame that holds no JSON is a command that says nothing; it ends no socket."""
+        try:
+            content = json.loads(text_data or "")
+        except (ValueError, RecursionError):
+            content = None
+        await self.receive_json(content, **kwargs)
+
     async def look_again(self, event: dict[str, Any]) -> None:
         if not await self._may_stay():
             await self.close(SIGNED_OUT)
@@ -130,9 +141,10 @@ class ChatConsumer(NudgeConsumer):
             if command is None:
                 raise ServiceError(f"a message's type is one of {', '.join(commands)}")
             await command(content)
-        except (ServiceError, KeyError, TypeError, AttributeError, ValueError) as exc:
-            message = str(exc) if isinstance(exc, ServiceError) else _("That message is malformed.")
-            await self._error(content, message)
+        except ServiceError as exc:
+            await self._error(content, str(exc))
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
+            await self._error(content, _("That message is malformed."))
         except (Turn.DoesNotExist, ChatSession.DoesNotExist):
             await self._error(content, _gone())
         except DatabaseError as exc:  # a socket that dies would be sent the same again and again

@@ -14,7 +14,7 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.db import OperationalError
 from django.test import Client
 
-from clawweb.consumers import SIGNED_OUT, WRONG_ORIGIN, ChatConsumer
+from clawweb.consumers import SIGNED_OUT, WRONG_ORIGIN, ChatConsumer, NudgeConsumer
 from clawweb.models import Turn
 from clawweb.orm import in_db
 from tests.factories import make_turn
@@ -189,6 +189,31 @@ async def test_nonsense_gets_an_error_and_the_socket_stays_open(alice, message, 
         await until(chat, "error")
         await chat.send_json({"type": "dance"})
         await until(chat, "error")
+
+
+async def test_a_frame_that_is_no_command_gets_an_error_and_the_socket_stays_open(
+    alice, valkey_server
+):
+    turn = await in_db(make_turn, alice)
+    follow = f'{{"type": "follow", "turn": "{turn.public_id}", "cursor": '
+    async with connected(alice) as chat:
+        for frame in (
+            *({"text": text} for text in ("", "{", "[" * 100_000, f"{follow}1e999}}")),
+            *({"text": f"{follow}{cursor}}}"} for cursor in ("NaN", "[1]", '"x"')),
+            {"bytes": b"\x00\xff"},
+        ):
+            await chat.send_input({"type": "websocket.receive", **frame})
+            assert (await until(chat, "error"))[0]["message"] == "That message is malformed."
+
+
+async def test_a_socket_of_nudges_outlives_a_frame_that_is_no_json(alice, valkey_server):
+    scope = socket(alice).scope
+    nudges = Browser(NudgeConsumer.as_asgi(), {**scope, "path": "/ws/nudges/"})
+    await nudges.connect()
+    for frame in ({"text": "{"}, {"bytes": b"\x00"}):
+        await nudges.send_input({"type": "websocket.receive", **frame})
+    assert await nudges.receive_nothing()
+    await nudges.disconnect()
 
 
 @pytest.mark.parametrize("name", ["x" * 65, 7, ["x"], {}])
