@@ -119,8 +119,8 @@ class TokenLogs:
                 pipe = self._client.pipeline(transaction=False)
                 for key, fields in entries:
                     pipe.xadd(key, fields, maxlen=valkey.MAX_ENTRIES)
-                    if "offset" not in fields:  # the first and the last
-                        pipe.expire(key, valkey.TTL_SECONDS)
+                for key in {key for key, _ in entries}:  # made anew where Valkey has lost it
+                    pipe.expire(key, valkey.TTL_SECONDS)
                 await pipe.execute()
         except valkey.ValkeyError as exc:
             log.warning("the token log is off: %s", exc)

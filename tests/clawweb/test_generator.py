@@ -15,7 +15,7 @@ from clawweb.models import Turn, TurnState
 from clawweb.orm import in_db
 from clawweb.selectors.chat import turn_json
 from clawweb.services import chat, sessions
-from clawweb.streams import follow
+from clawweb.streams import TokenLogs, follow
 from rollouts.engines.scripted import ScriptedEngine
 from rollouts.errors import (
     BadReply,
@@ -24,7 +24,7 @@ from rollouts.errors import (
     PromptTooLong,
     UnknownAdapter,
 )
-from rollouts.types import Message, SamplingParams
+from rollouts.types import Delta, Message, SamplingParams
 from tests.factories import make_adapter, make_turn
 from tests.generating import PATIENCE, eventually, generating, read_reply
 
@@ -142,6 +142,15 @@ async def test_the_log_has_a_time_to_live_and_says_how_it_ended(alice, engine, v
     assert last.ended.completion_tokens == len(row.response_ids)
     async with valkey.connect_async() as client:
         assert await client.ttl(valkey.gen_key(turn.public_id)) > 0
+
+
+async def test_a_log_that_valkey_lost_is_made_anew_with_a_time_to_live(valkey_server):
+    """Its generator may die before the end, which would give it one."""
+    logs = TokenLogs()
+    logs.add("turn-lost", Delta(text="the rest"), offset=7, at=())
+    await logs.close()
+    async with valkey.connect_async() as client:
+        assert await client.ttl(valkey.gen_key("turn-lost")) > 0
 
 
 async def test_stopping_keeps_what_there_is(alice, engine, valkey_server):
