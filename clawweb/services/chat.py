@@ -359,7 +359,10 @@ def finish_turn(
 
 
 def _kept_aside(turn: Turn, text: str, rollout: Rollout | None) -> dict[str, str]:
-    """The reply of a turn that is not recorded into the short-lived store; the end comes anyway."""
+    """The reply of a turn that is not recorded into the short-lived store; the end comes anyway.
+    Not of one that another has ended, or that is erased: what was said then stays so."""
+    if not _held(turn).exists():
+        return {}
     counts = (len(rollout.prompt_ids), len(rollout.response_ids)) if rollout else (None, None)
     calls = list(rollout.tool_calls) if rollout else []
     kept = {"input": input_of(turn), "shape": asdict(shape_of(turn))}
@@ -386,15 +389,9 @@ def interrupt_abandoned() -> list[Turn]:
     interrupted = []
     for turn in gone:
         with transaction.atomic():
-            if (
-                _held(turn)
-                .filter(lease_until__lt=timezone.now())
-                .update(
-                    state=TurnState.INTERRUPTED,
-                    finished_at=timezone.now(),
-                    error=sentences.WRITER_DIED,
-                )
-            ):
+            lapsed = _held(turn).filter(lease_until__lt=timezone.now())
+            ended = {"state": TurnState.INTERRUPTED, "finished_at": timezone.now()}
+            if lapsed.update(**ended, error=sentences.WRITER_DIED):
                 changed(turn.session.user_id, "turn", turn.public_id)
                 interrupted.append(turn)
     return interrupted

@@ -182,6 +182,21 @@ def test_of_who_keeps_nothing_no_word_is_in_any_column(alice: User) -> None:
         feedback.rate_turn(turn=Turn.objects.get(), author=alice, changes={"value": 1})
 
 
+def test_a_reply_that_ends_after_its_chat_was_erased_is_not_kept_aside(alice: User) -> None:
+    choose(alice, Consent.NOTHING)
+    opened = chat.open_turn(
+        session=sessions.open_session(user=alice),
+        parent=None,
+        messages=[Message(role="user", content="a secret question")],
+    )
+    found = chat.claim_turn(opened.public_id, base_hash="x")
+    assert found is not None
+    Turn.objects.all().delete()
+    valkey.forget_texts([opened.public_id])
+    ended = chat.finish_turn(found[0], state=TurnState.STOPPED, rollout=None, text="a secret")
+    assert (ended, valkey.kept_text(opened.public_id)) == (False, {})
+
+
 def said(user: User, text: str, parent: Turn | None = None) -> Turn:
     """A finished turn, opened, claimed and ended as a generator does it."""
     opened = chat.open_turn(
