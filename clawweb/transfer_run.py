@@ -77,8 +77,9 @@ def _fail(row: Transfer, words: str) -> None:
 def _export(row: Transfer) -> None:
     """The file appears whole, under its name, or not at all."""
     zipped = row.shape == "everything"
-    whole = transfers.folder() / f"{row.public_id}.{'zip' if zipped else 'jsonl'}"
-    part = whole.with_name(f"{row.public_id}.{row.lease_token}.part")
+    # Of this attempt alone: another may end while this one finds out that its lease is lost.
+    part = transfers.folder() / f"{row.public_id}.{row.lease_token}.part"
+    whole = part.with_suffix(".zip" if zipped else ".jsonl")
     write = _write_zip if zipped else _write_lines
     try:
         with open(part, "xb", opener=transfers.private) as file:
@@ -88,7 +89,11 @@ def _export(row: Transfer) -> None:
         part.rename(whole)
     finally:
         part.unlink(missing_ok=True)
-    transfers.end(row, note=sentences.EXPORTED % {"n": count}, file=whole, succeeded=True)
+    try:
+        transfers.end(row, note=sentences.EXPORTED % {"n": count}, file=whole, succeeded=True)
+    except BaseException:
+        whole.unlink(missing_ok=True)  # no row names it
+        raise
 
 
 def _write_lines(row: Transfer, file: IO[bytes]) -> int:

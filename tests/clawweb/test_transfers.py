@@ -185,6 +185,22 @@ def test_a_worker_that_fails_after_it_was_replaced_writes_nothing(
     assert (row.state, row.note) == (TransferState.RUNNING, "")
 
 
+def test_what_was_erased_while_it_was_written_leaves_no_file(
+    alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_turn(alice)
+    row = transfers.queue_export(user=alice)
+    end = transfers.end
+
+    def erased(*args: Any, **values: Any) -> None:
+        Transfer.objects.all().delete()
+        end(*args, **values)
+
+    monkeypatch.setattr(transfers, "end", erased)
+    assert not transfer_run.run(row.public_id)
+    assert files() == []
+
+
 def test_what_breaks_is_told(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer_run, "lines_of", lambda *_: 1 / 0)
     row = exported_by_worker(alice)
