@@ -182,16 +182,18 @@ def _is_wanted_now(name: str) -> bool:
 
 
 def prune() -> None:
-    """Delete files that nothing needs: of versions neither live, previous, pinned, on trial nor
-    among the newest five, and Adam's state of all but live and previous. Two queries for all who
-    have nothing to delete."""
+    """Delete files that nothing needs: of versions neither live, previous, a running job's parent,
+    pinned, on trial nor among the newest five, and Adam's state of all but the first three. Three
+    queries for all who have nothing to delete."""
     versions: dict[int, list[AdapterVersion]] = defaultdict(list)
     for row in AdapterVersion.objects.exclude(state=AdapterState.ERASED):
         versions[row.user_id].append(row)
     trials = dict(User.objects.exclude(trial=None).values_list("pk", "trial"))
+    active = TrainingJob.objects.filter(state__in=ACTIVE_JOB)
+    parents = set(active.exclude(parent=None).values_list("parent", flat=True))
     for pk in {*versions, *_with_files()}:
         rows = versions[pk]
-        in_use: set[int] = set()
+        in_use = {row.pk for row in rows if row.pk in parents}
         for row in rows:
             if row.state in (AdapterState.LIVE, AdapterState.CANDIDATE):
                 in_use |= {row.pk, *row.live_before[-1:]}

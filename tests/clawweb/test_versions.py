@@ -202,6 +202,21 @@ def test_old_files_are_deleted_only_when_nothing_needs_them(alice, engine):
     assert AdapterVersion.objects.get(version=3).state == AdapterState.ERASED
 
 
+def test_what_a_job_trains_on_from_is_kept_though_it_answers_no_more(alice, engine):
+    rows = [make_adapter(alice, n) for n in range(1, 9)]
+    state = config().var / f"{rows[0].path}.optimizer.safetensors"
+    state.touch()
+    rated(alice, 1)
+    job = jobs.queue_job(user=alice)
+    TrainingJob.objects.filter(pk=job.pk).update(parent=rows[0])
+    serving.prune()
+    assert (config().var / rows[0].path).exists()
+    assert state.exists()
+    jobs.cancel_job(job)
+    serving.prune()
+    assert not (config().var / rows[0].path).exists()
+
+
 # Taking a version along, and deleting one
 
 
@@ -294,5 +309,5 @@ def test_where_nothing_is_to_be_deleted_users_cost_no_query_each(
         for number in (1, 2):
             make_adapter(user, number)
     serving.prune()  # of what earlier tests left there
-    with django_assert_num_queries(2):
+    with django_assert_num_queries(3):
         serving.prune()
