@@ -100,12 +100,13 @@ def _worked_on(job: TrainingJob) -> bool:
 
 
 def _end_broken(job: TrainingJob, exc: Exception) -> None:
-    """A job that found no room on the disk, or no database, is taken up again, three times in all;
-    any other failure is one."""
+    """A job that found no room on the disk, or no database, is taken up again, three times in all,
+    however often its worker was stopped between; any other failure is one."""
     is_full = disk.is_full(exc)
     passes = is_full or isinstance(exc, (OperationalError, InterfaceError))
-    if passes and job.attempt < jobs.MAX_ATTEMPTS:
-        full, silent = gettext_noop("the disk was full"), gettext_noop("the database was away")
+    full, silent = gettext_noop("the disk was full"), gettext_noop("the database was away")
+    before = job.events.filter(kind="put_back", text__in=[full, silent])
+    if passes and before.count() + job.crashes + 1 < jobs.MAX_ATTEMPTS:
         jobs.put_back(job, full if is_full else silent)
         return
     why = f"{type(exc).__name__}: {exc}"

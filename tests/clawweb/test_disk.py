@@ -199,7 +199,7 @@ def test_a_version_that_finds_no_room_leaves_nothing_and_waits(alice: User) -> N
         assert (job.state, job.attempt, job.reason) == (JobState.QUEUED, 1, "")
         assert job.events.last().text == "the disk was full"
         assert [path.name for path in home.iterdir()] == ["ballast"]
-        TrainingJob.objects.filter(pk=job.pk).update(attempt=jobs.MAX_ATTEMPTS - 1)
+        TrainingJob.objects.filter(pk=job.pk).update(crashes=jobs.MAX_ATTEMPTS - 2)
         assert not training_run.run(job.public_id)
     job.refresh_from_db()
     assert job.state == JobState.FAILED

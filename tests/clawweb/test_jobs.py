@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import OperationalError
 from django.utils import timezone
 
+from clawweb import training_run
 from clawweb.config import config
 from clawweb.engine import base_hash
 from clawweb.models import (
@@ -125,6 +127,21 @@ def test_a_worker_that_is_asked_to_stop_gives_its_job_back_without_a_crash(alice
     assert again is not None
     assert (again.attempt, again.crashes) == (2, 0)
     assert len(jobs.samples_of(again)) == 1
+
+
+def test_being_stopped_is_none_of_the_three_times_that_a_job_finds_no_database(alice):
+    rated(alice, 1)
+    job = claimed_job(alice)
+    for _ in range(3):
+        jobs.put_back(job)
+        job = jobs.claim_job(job.public_id)
+    for _ in range(2):
+        training_run._end_broken(job, OperationalError("the server closed the connection"))
+        job = jobs.claim_job(job.public_id)
+        assert job is not None
+    training_run._end_broken(job, OperationalError("the server closed the connection"))
+    job.refresh_from_db()
+    assert job.state == JobState.FAILED
 
 
 def test_learned_samples_say_in_which_version(alice):
