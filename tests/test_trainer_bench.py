@@ -24,7 +24,7 @@ def test_an_update_is_one_step_whatever_the_defaults_are(
     here = Path()
     todo = Task(
         loss=loss, variant="", device="cpu", precision="fp32", base=here, adapter=here,
-        updates=1, rows=rows,
+        updates=1, job=1, rows=rows,
         settings={**NUMBERS, "kto_beta": 0.1},
     )  # fmt: skip
     config = config_of(todo)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from peft import PeftModel
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from training.base import Base
@@ -23,15 +24,67 @@ from training.logprobs import reverse_kl, token_logprobs
 
 CHUNK = 64  # response positions whose logits exist at once: 12 MB each at 49,152 words in fp32
 PLAIN_ATTENTION = 4 * 192**2  # scores of a head: more, and what plain products keep fills memory
+ROOM = 2**29  # bytes of keys and values kept of prompts: 11,600 tokens of a base of 135M in fp32
+
+Layers = tuple[tuple[Tensor, Tensor], ...]  # each layer's keys and values, (1, heads, P, D) each
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What prompts begin with, as the model at hand has read it: its P tokens, and each layer's
-    keys and values, (1, heads, P, D) each."""
+    """What prompts begin with, as the model at hand has read it: P tokens and their layers."""
 
     ids: tuple[int, ...]
-    layers: tuple[tuple[Tensor, Tensor], ...]
+    layers: Layers
+
+
+@dataclass(slots=True)
+class KeptPrompts:
+    """What a model that stays as it is has read of prompts, for other replies to them: all but
+    the last token, whose output differs by what follows. At most ROOM bytes."""
+
+    wanted: frozenset[tuple[int, ...]] = frozenset()  # only these are kept
+    _layers: dict[tuple[int, ...], tuple[Layers, ...]] = field(default_factory=dict)
+    _bytes: int = 0
+
+    def has(self, pairs: Sequence[Pair]) -> bool:
+        return all(tuple(prompt) in self._layers for prompt, _ in pairs)
+
+    def keep(self, pairs: Sequence[Pair], cache: Any, begins: Layers) -> None:
+        """From a pass over the pairs. `begins`: of what all of them begin with, held once."""
+        known = begins[0][0].shape[2] if begins else 0
+        for row, (prompt, _) in enumerate(pairs):
+            ids = tuple(prompt)
+            if ids not in self.wanted or ids in self._layers:
+                continue
+            part = slice(row, row + 1), slice(None), slice(known, len(ids) - 1)
+            rest = tuple((lay.keys[part], lay.values[part]) for lay in cache.layers)
+            size = sum(end.nbytes for layer in rest for end in layer)
+            if self._bytes + size <= ROOM:
+                self._bytes += size
+                kept = tuple((keys.clone(), values.clone()) for keys, values in rest)
+                self._layers[ids] = (begins, kept) if begins else (kept,)
+
+    def cache(self, pairs: Sequence[Pair]) -> tuple[DynamicCache, Tensor]:
+        """For B pairs that begin their replies in one column: P tokens' keys and values, and where
+        there are any, (B, P); before the shorter prompts there is nothing."""
+        rows = [self._layers[tuple(prompt)] for prompt, _ in pairs]
+        cache = DynamicCache()
+        for number in range(len(rows[0][0])):
+            keys, values = (
+                _ending_together([[layers[number][end] for layers in row] for row in rows])
+                for end in (0, 1)
+            )
+            cache.update(keys, values, number)
+        columns_P = torch.arange(keys.shape[2], device=keys.device)
+        lengths_B1 = torch.tensor([[len(prompt) - 1] for prompt, _ in pairs], device=keys.device)
+        return cache, columns_P >= len(columns_P) - lengths_B1
+
+
+def _ending_together(rows: Sequence[Sequence[Tensor]]) -> Tensor:
+    """Each row's pieces, (1, heads, P_i, D), one after the other: (B, heads, P, D)."""
+    joined = [torch.cat(list(pieces), dim=2) for pieces in rows]
+    width = max(row.shape[2] for row in joined)
+    return torch.cat([pad(row, (0, 0, width - row.shape[2], 0)) for row in joined])
 
 
 @contextmanager
@@ -58,18 +111,49 @@ def read_once(base: Base, model: PeftModel | Any, ids: tuple[int, ...]) -> Itera
 
 
 def response_hidden(
-    base: Base, model: PeftModel | Any, pairs: Sequence[Pair], read: Read | None = None
+    base: Base,
+    model: PeftModel | Any,
+    pairs: Sequence[Pair],
+    read: Read | None = None,
+    kept: KeptPrompts | None = None,
 ) -> Tensor:
     """Last hidden states at the positions that predict the response tokens, (N, H), row by row.
 
     What all prompts begin with is read once, and its keys and values serve every row: each position
     sees the same as if it stood in every row, and the rows' gradients add up in it. Of `read` as
-    much serves as they begin with.
+    much serves as they begin with. Prompts that are all `kept` are not read again; others that it
+    wants are kept from now on.
     """
+    if kept and kept.has(pairs):
+        return _replies_hidden(base, model, pairs, kept)
     ids = read.ids if read else ()
     batch = pad_batch(pairs, pad_id=base.pad_id, device=base.device, read_ids=ids)
-    hidden_NH: Tensor = _pass(base, model, batch, read).last_hidden_state[batch.predicts_BT]
+    found = _pass(base, model, batch, read, use_cache=kept is not None)
+    if kept:
+        begins = _first(read.layers, batch.known) if read and batch.known else ()
+        kept.keep(pairs, found.past_key_values, begins)
+    hidden_NH: Tensor = found.last_hidden_state[batch.predicts_BT]
     return hidden_NH
+
+
+def _replies_hidden(
+    base: Base, model: PeftModel | Any, pairs: Sequence[Pair], kept: KeptPrompts
+) -> Tensor:
+    """`response_hidden` of prompts that are kept: a pass over their last tokens and the replies."""
+    tails = [(prompt[-1:], response) for prompt, response in pairs]
+    batch = pad_batch(tails, pad_id=base.pad_id, device=base.device)
+    cache, is_kept_BP = kept.cache(pairs)
+    mask_BT = torch.cat([is_kept_BP, batch.attention_mask_BT], dim=1)
+    columns_T = torch.arange(batch.input_ids_BT.shape[1], device=base.device)
+    with base.lowered(), _attention(base, model, *mask_BT.shape):
+        hidden_BTH: Tensor = _decoder(model)(
+            input_ids=batch.input_ids_BT,
+            attention_mask=mask_BT.long(),
+            position_ids=is_kept_BP.sum(dim=1, keepdim=True) + columns_T,
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state
+    return hidden_BTH[batch.predicts_BT]
 
 
 def layer_states(
@@ -84,15 +168,24 @@ def layer_states(
 
 
 def _pass(
-    base: Base, model: PeftModel | Any, batch: PaddedBatch, read: Read | None = None, **more: bool
+    base: Base,
+    model: PeftModel | Any,
+    batch: PaddedBatch,
+    read: Read | None = None,
+    *,
+    use_cache: bool = False,
+    **more: bool,
 ) -> Any:
     decoder = _decoder(model)
     with base.lowered(), _attention(base, model, *batch.attention_mask_BT.shape):
+        cache = _cache(decoder, batch, read)
+        if use_cache and cache is None:  # the model's own would forget what slides out of a window
+            cache = DynamicCache()
         return decoder(
             input_ids=batch.input_ids_BT,
             attention_mask=batch.attention_mask_BT.long(),
-            past_key_values=_cache(decoder, batch, read),
-            use_cache=len(batch.shared_ids_P) > 0,
+            past_key_values=cache,
+            use_cache=cache is not None,
             **more,
         )
 
@@ -131,12 +224,16 @@ def _cache(decoder: Any, batch: PaddedBatch, read: Read | None) -> DynamicCache 
         return None
     cache = DynamicCache()
     if batch.known and read:
-        for number, (keys, values) in enumerate(read.layers):
-            cache.update(keys[:, :, : batch.known], values[:, :, : batch.known], number)
+        for number, (keys, values) in enumerate(_first(read.layers, batch.known)):
+            cache.update(keys, values, number)
     if len(rest_P := batch.shared_ids_P[batch.known :]):
         decoder(input_ids=rest_P.unsqueeze(0), past_key_values=cache, use_cache=True)
     cache.batch_repeat_interleave(len(batch.input_ids_BT))
     return cache
+
+
+def _first(layers: Layers, tokens: int) -> Layers:
+    return tuple((keys[:, :, :tokens], values[:, :, :tokens]) for keys, values in layers)
 
 
 def boosted(hinted_NH: Tensor, plain_NH: Tensor, *, boost: float | Tensor) -> Tensor:

@@ -35,27 +35,37 @@ COMPARED = 8  # newest replies of each side
 FEWEST = 3  # of each: of less nothing is seen
 LEAST = 1e-6  # nats per token
 # By what is asked for or about. Rather too few than too many: what is missed is distilled as ever.
-_KINDS = re.compile(
-    r"""
+_NO_KIND = r"""(?!(?:
+    (?:it|this|that|them|me|you|help|advice|information|stuff|(?:some|any|every)thing)\b
+    | an?\ (?:answer|reply)\b
+    | (?:one|some|any|more|less|details|examples)(?:[,.;:!?]|$)
+))"""
+_IN_ENGLISH = rf"""
     (?<!even\ )(?<!also\ )\b(?:when|whenever|if|unless|(?:each|every|any)\ time)\ (?:
-        (?:i|we|someone|somebody)\b[^,.;:]{0,25}\b(?:
-            (?:ask|want|need|talk|speak|chat|request)\w*\b[^,.;:]{0,25}?\b(?:for|about)
-                \ (?!(?:it|this|that|me|you|help|advice|information|an?\ (?:answer|reply))\b)
-            | (?:want|need)\ an?\ (?!(?:answer|reply|response)\b)
+        (?:i|we|someone|somebody)\b[^,.;:]{{0,25}}\b(?:
+            (?:ask|want|need|talk|speak|chat|request)\w*\b[^,.;:]{{0,25}}?\b(?:for|about)
+                \ {_NO_KIND}
+            | (?:want|need)\ an?\ (?!(?:answer|reply|response|explanation|example|\w+er|short|long
+                |quick|brief|detailed)\b)
         )
-        | (?:it|this|that|they|(?:the|my|a)\ \w+)(?:\ is|'s|\ are|\ comes)\ (?:not\ )?(?:about|to)\b
-        | asked\ (?:for|about)\b
+        | (?:it|this|that|they|(?:the|my|a)\ \w+)(?:
+            (?:\ is|'s|\ are)\ (?:not\ )?about | \ comes\ (?:down\ )?to
+        )\b
+        | asked\ (?:for|about)\ {_NO_KIND}
     )
     | (?<!not\ )\b(?:only|except)\ for\ (?!(?:this|that|the|these|now|once|me|us|my|you|today)\b)
     | (?:
-        ^(?:please\ |and\ |but\ |no,?\ )?for(?=[^,]*,)
+        ^(?:please\ |and\ |but\ |no,?\ )?for(?=[^,]*,)(?!\ (?:starters|gods|heavens|goodness)\b)
         | \b(?:lists?|tables?|bullets?|points|steps|prose|paragraphs?|emojis?)\ (?:only\ )?for
     )\ (?:(?:all|any)\ )?(?!(?:this|kids|beginners|adults|others|years|times|purposes|cases|reasons
         |answers|replies|questions|requests|messages|examples|details)\b)
         [a-z]+(?<![sui])s\b
-    | (?<!auch\ )\b(?:wenn|falls|sobald)\ (?:
-        (?:ich|wir|man|jemand)\b[^,.;:]{0,25}\b(?:nach|um|über)\ (?!(?:etwas|hilfe|rat)\b)
-            [^,.;:]{1,40}\ (?:frag|bitte|such|will|möchte|spreche|rede)
+    """
+_IN_GERMAN = r"""
+    (?<!auch\ )\b(?:wenn|falls|sobald)\ (?:
+        (?:ich|wir|man|jemand)\b[^,.;:]{0,25}\b(?:nach|um|über)
+            \ (?!(?:etwas|hilfe|rat|mehr|details)\b)[^,.;:]{1,40}
+            \ (?:frag|bitte|such|will|möchte|spreche|rede)
         | es\b[^,.;:]{0,20}\bum\ [^,.;:]{1,40}\ geht\b
         | nach\ [^,.;:]{1,40}\ gefragt\b
     )
@@ -67,9 +77,8 @@ _KINDS = re.compile(
         | \b(?:listen?|tabellen?|aufzählung(?:en)?|schritte|absätze|emojis?)\ (?:bei|für)
     )\ (?!(?:allen?|alles|jede\w|deine\w|antworten|fragen|kinder|laien|leute)\b)
         \w+(?:en|ern|eln|e)\b
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
+    """
+_KINDS = re.compile(f"{_IN_ENGLISH} | {_IN_GERMAN}", re.IGNORECASE | re.VERBOSE)
 
 
 def names_kind(hint: str) -> bool:

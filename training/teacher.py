@@ -15,6 +15,7 @@ from training.batching import Item, Pair, by_item, shared_ids
 from training.candidates import each_hint, nearest
 from training.config import TrainConfig
 from training.forward import (
+    KeptPrompts,
     Read,
     boosted,
     held_to_question,
@@ -45,6 +46,8 @@ class Teacher:
         self._kept: dict[tuple[int, tuple[int, ...]], Tensor] = {}
         self._begins: tuple[int, ...] = ()  # what the prompts at hand begin with
         self._read: Read | None = None
+        answers_anew = config.distils and config.max_steps > 1
+        self._prompts = KeptPrompts() if answers_anew else None
 
     def forget(self) -> None:
         """Of replies that will not be seen again."""
@@ -52,9 +55,12 @@ class Teacher:
 
     def begin(self, items: Sequence[Item]) -> None:
         """What all prompts of these items begin with is read once for all that is asked of them,
-        and by the next items if theirs begin with the same."""
+        and by the next items if theirs begin with the same. What it has read of the rest of these
+        prompts serves the next replies to them."""
         prompts = [ids for i in items for ids in (i.prompt_ids, i.teacher_prompt_ids)]
         self._begins = shared_ids(prompts, device=self._base.device)
+        if self._prompts:
+            self._prompts.wanted = frozenset(prompts)
 
     def with_chosen_hint(self, item: Item, check: Callable[[], None] = lambda: None) -> Item:
         """The item under that of its candidate hints which teaches it best: of those that do more
@@ -160,7 +166,7 @@ class Teacher:
             if self._read is None or self._read.ids != self._begins:
                 with read_once(self._base, self._model, self._begins) as self._read:
                     pass
-            return response_hidden(self._base, self._model, pairs, self._read)
+            return response_hidden(self._base, self._model, pairs, self._read, self._prompts)
 
 
 def own_share(beyond_T: Tensor, moved_T: Tensor) -> float:

@@ -1,8 +1,8 @@
 """What every contestant shares: the batch, and how it talks to run.py. Knows no TRL, and of torch
 only a GPU's clock and memory.
 
-A contestant is a process of its own. It says one line of JSON when it is ready, does one update for
-each line it is sent, and answers each with its time, memory and loss.
+A contestant is a process of its own. It says one line of JSON when it is ready, does one update (or
+all of a job's) for each line it is sent, and answers each with its time, memory and loss.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Task:
     precision: str  # of products: "fp32" or "bf16"
     base: Path
     adapter: Path  # where all start from
-    updates: int
+    updates: int  # in all, a multiple of `job`
+    job: int  # so many updates follow on one another, on the same batch, and are timed as one
     rows: list[dict[str, Any]]
     settings: dict[str, float]
 
@@ -49,6 +50,7 @@ def task() -> Task:
     parser.add_argument("--adapter", type=Path, required=True)
     parser.add_argument("--batch", type=Path, required=True)
     parser.add_argument("--updates", type=int, required=True)
+    parser.add_argument("--job", type=int, default=1)
     args = vars(parser.parse_args())
     batch = json.loads(args.pop("batch").read_text(encoding="utf-8"))
     return Task(**args, rows=batch["rows"], settings=batch["settings"])
@@ -59,9 +61,11 @@ class Desk:
     """The line to run.py. Whatever libraries print goes to stderr instead."""
 
     device: str
+    job: int  # updates that are answered as one, with the last one's loss
     out: Any = field(init=False)
     loaded_mib: float = 0.0
-    seconds: float = 0.0  # of the update under way, wall
+    left: int = 0  # of the job under way
+    seconds: float = 0.0  # of it so far, wall
     cpu_seconds: float = 0.0
 
     def __post_init__(self) -> None:
@@ -90,8 +94,12 @@ class Desk:
         self._say(loaded_mib=self.loaded_mib)
 
     def wait(self) -> None:
+        """Before each update: to be told to, where it is a job's first."""
+        if self.left:
+            return
         if not sys.stdin.readline():
             raise SystemExit(0)
+        self.left, self.seconds, self.cpu_seconds = self.job, 0.0, 0.0
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -101,7 +109,8 @@ class Desk:
 
     def start(self) -> None:
         self._caught_up()
-        self.seconds, self.cpu_seconds = -time.perf_counter(), -time.process_time()
+        self.seconds -= time.perf_counter()
+        self.cpu_seconds -= time.process_time()
 
     def stop(self) -> None:
         self._caught_up()
@@ -113,6 +122,9 @@ class Desk:
             self.gpu.synchronize()
 
     def done(self, *, loss: float, grad_norm: float) -> None:
+        self.left -= 1
+        if self.left:
+            return
         self._say(
             seconds=self.seconds,
             cpu_seconds=self.cpu_seconds,

@@ -39,6 +39,7 @@ def main() -> None:
     )
     parser.add_argument("--base", type=Path, required=True)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--shape", choices=SHAPES, default="short")
     parser.add_argument("--jobs", type=int, default=2, help="each from the base, one warms up")
     args = parser.parse_args()
     base = load_base(args.base, device=args.device, threads=1)
@@ -47,7 +48,7 @@ def main() -> None:
     model = attach(base, config, None)
     samples = [
         sample_of(base, number, row, reward=-1.0, hint=HINT)
-        for number, row in enumerate(rows(base, model, SHAPES["short"]))
+        for number, row in enumerate(rows(base, model, SHAPES[args.shape]))
     ]
     detach(base, model)
     with timed("warm", args.device):

@@ -1,13 +1,15 @@
-"""Contestant: `training.trainer.train`, a job of one step. Its whole call is timed.
+"""Contestant: `training.trainer.train`, a job of one step, or of several. Its whole call is timed.
 
-Each update is a job whose parent is the one before: Adam's state goes through a file, as it does
-between versions, and is read within the time taken. Jobs of thumbs alone begin Adam anew, and then
-the others do, too. So the losses stay the others' throughout.
+A job's parent is the one before: Adam's state goes through a file, as it does between versions, and
+is read within the time taken. Jobs of thumbs alone begin Adam anew, and then the others do, too. So
+the losses stay the others' throughout. A job of several steps answers its prompts anew after the
+first; as nothing may be sampled, the batch's replies are given once more.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,18 +20,20 @@ import torch
 
 from bench.trainer.batch import sample_of
 from rollouts.types import Sample
+from training import trainer
 from training.adapters import attach
 from training.advantages import Baseline
 from training.base import Base, load_base
 from training.config import TrainConfig
 from training.optimizer import save_optimizer
+from training.sampling import Reply
 from training.trainer import train
 from training.types import StepMetrics
 
 
 def main() -> None:
     todo = task()
-    desk = Desk(todo.device)
+    desk = Desk(todo.device, todo.job)
     base = load_base(todo.base, device=todo.device, threads=1)
     low = torch.bfloat16 if todo.precision == "bf16" else None  # as theirs
     base = replace(base, autocast_dtype=low)
@@ -37,10 +41,11 @@ def main() -> None:
     config = config_of(todo)
     model = attach(base, config, todo.adapter)
     samples = samples_of(todo, base)
+    trainer.sample_replies = given(todo)
     desk.ready()
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder) / "optimizer.safetensors"
-        for _ in range(todo.updates):
+        for _ in range(todo.updates // todo.job):
             desk.wait()
             steps: list[StepMetrics] = []
             with desk.timed():
@@ -55,8 +60,21 @@ def main() -> None:
                     check=lambda: None,
                 )
             save_optimizer(result.optimizer, state)
-            (step,) = steps
-            desk.done(loss=step.loss, grad_norm=step.grad_norm)
+            assert len(steps) == todo.job
+            for step in steps:
+                desk.done(loss=step.loss, grad_norm=step.grad_norm)
+
+
+def given(todo: Task) -> Callable[..., list[Reply]]:
+    """In the place of sampling: each prompt's reply as the batch has it."""
+    replies = {tuple(row["prompt_ids"]): tuple(row["response_ids"]) for row in todo.rows}
+
+    def again(
+        _base: Base, _model: object, prompts: Sequence[Sequence[int]], **_more: object
+    ) -> list[Reply]:
+        return [Reply(ids=replies[tuple(ids)], is_finished=True) for ids in prompts]
+
+    return again
 
 
 def config_of(todo: Task) -> TrainConfig:
@@ -72,7 +90,8 @@ def config_of(todo: Task) -> TrainConfig:
         grad_clip=numbers["grad_clip"],
         kto_beta=numbers["kto_beta"],
         batch_size=len(todo.rows),
-        max_steps=1,  # no re-answers
+        max_steps=todo.job,
+        kl_stop=0.0,
         thumbs_batch=len(todo.rows),
         thumbs_epochs=1,
         thumbs_step=1.0,  # the whole learning rate, as theirs

@@ -22,7 +22,7 @@ Ids = Sequence[int]
 
 def main() -> None:
     todo = task()
-    desk = Desk(todo.device)
+    desk = Desk(todo.device, todo.job)
     torch.set_num_threads(1)
     is_low = todo.precision == "bf16"
     model: Any = AutoModelForCausalLM.from_pretrained(

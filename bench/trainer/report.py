@@ -18,9 +18,10 @@ def table(cases: Sequence[dict[str, Any]]) -> str:
     lines = [HEAD]
     for case in cases:
         ours = case["contestants"]["ours"]
-        where = f"{case['loss']}, {case['shape']}"
+        job = case.get("job", 1)
+        where = f"{case['loss']}, {case['shape']}" + (f", {job} to a job" if job > 1 else "")
         for name, found in case["contestants"].items():
-            seconds = found["median_seconds"]
+            seconds = found["median_seconds"] / job
             wall = ratios(found["seconds"], ours["seconds"]) if found is not ours else ""
             cpu = ratios(found["cpu_seconds"], ours["cpu_seconds"]) if found is not ours else ""
             lines.append(

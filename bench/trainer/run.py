@@ -3,6 +3,7 @@
     make bench-trainer                            # or, with other numbers:
     PYTHONPATH=. python bench/trainer/run.py --losses kto opd --shapes short --rounds 5
     PYTHONPATH=. python bench/trainer/run.py --shapes agent --against TRL   # a shared system prompt
+    PYTHONPATH=. python bench/trainer/run.py --losses opd --job 4           # each batch four times
     PYTHONPATH=. python bench/trainer/run.py --precision bf16               # where the CPU has it
     PYTHONPATH=. python bench/trainer/run.py --device cuda --base FOLDER    # as shapes.py makes one
 
@@ -11,7 +12,9 @@ Every contestant gets the same batch (eight replies of the base model), starts f
 a CPU with one thread: KTO and APO-zero-unpaired on thumbs, and the reverse KL to the base under a
 hint. Each is a process of its own; they take turns, one update each, so that what else the machine
 does hits all of them. In bf16 adapters stay in fp32, and so does a CPU's base.
-The first update is the warm-up. After each the loss and the gradient's norm must agree with the
+The first update is the warm-up. With --job an update is so many on the same batch, one after the
+other: ours is then one job that answers its prompts anew, all are given the replies, and what a job
+does once is in its time. After each the loss and the gradient's norm must agree with the
 plain loop's, which is therefore always there. TRL is run as it is by default, with gradient
 checkpoints, and without.
 
@@ -129,10 +132,15 @@ def main() -> None:
     )
     parser.add_argument("--spread", type=float, help="of the adapter's B, if not batch.py's")
     parser.add_argument("--rounds", type=int, default=3, help="timed updates of each contestant")
+    parser.add_argument(
+        "--job", type=int, default=1, help="updates on the same batch, timed as one"
+    )
     parser.add_argument("--out", type=Path, help="results/DEVICE-PRECISION.json if not said")
     args = parser.parse_args()
     if args.device == "cuda" and args.precision == "fp32":
         parser.error("on a GPU the base is in bf16, and so are its products")
+    if args.job > 1 and tuple(args.losses) != ("opd",):
+        parser.error("only hints' jobs answer anew: --job goes with --losses opd")
     if not args.python:
         make_trl_venv()
     args.base = args.base or default_base()
@@ -146,16 +154,20 @@ def main() -> None:
         for shape in args.shapes:
             for loss in args.losses:
                 found = case(args, Path(folder), loss, shape)
-                results["cases"] = [*others(results["cases"], loss, shape), found]
+                results["cases"] = [*others(results["cases"], found), found]
                 args.out.parent.mkdir(parents=True, exist_ok=True)
                 args.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
                 print(table([found]), flush=True)
     print(table(results["cases"]))
 
 
-def others(cases: Sequence[Facts], loss: str, shape: str) -> list[Facts]:
-    """What the results hold of other losses and batches, which this run leaves alone."""
-    return [each for each in cases if (each["loss"], each["shape"]) != (loss, shape)]
+def others(cases: Sequence[Facts], found: Facts) -> list[Facts]:
+    """What the results hold of other losses, batches and jobs, which this run leaves alone."""
+
+    def which(case: Facts) -> tuple[object, ...]:
+        return case["loss"], case["shape"], case.get("job", 1)
+
+    return [each for each in cases if which(each) != which(found)]
 
 
 def default_base() -> Path:
@@ -180,7 +192,8 @@ def case(args: argparse.Namespace, folder: Path, loss: str, shape: str) -> Facts
     batch = folder / f"{shape}.json"
     told = ["--loss", loss, "--base", str(args.base), "--adapter", str(folder / "adapter")]
     told += ["--device", args.device, "--precision", args.precision]
-    told += ["--batch", str(batch), "--updates", str(args.rounds + 1)]
+    told += ["--batch", str(batch), "--job", str(args.job)]
+    told += ["--updates", str(args.job * (args.rounds + 1))]
     names = [name for name in CONTESTANTS if name in (OURS, PLAIN, *args.against)]
     running = [Contestant.started(name, told, folder, args.python) for name in names]
     try:
@@ -197,6 +210,7 @@ def case(args: argparse.Namespace, folder: Path, loss: str, shape: str) -> Facts
     return {
         "loss": loss,
         "shape": shape,
+        "job": args.job,
         "machine": machine(args.device, args.python or TRL_PYTHON),
         **sizes(json.loads(batch.read_text(encoding="utf-8"))["rows"]),
         "contestants": {each.name: summary(each) for each in running},

@@ -26,7 +26,7 @@ from trl.experimental.sdft import SDFTConfig, SDFTTrainer
 
 def main() -> None:
     todo = task()
-    desk = Desk(todo.device)
+    desk = Desk(todo.device, todo.job)
     torch.set_num_threads(1)
     model = AutoModelForCausalLM.from_pretrained(
         todo.base, dtype=torch.float32 if todo.device == "cpu" else torch.bfloat16

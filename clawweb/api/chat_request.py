@@ -268,9 +268,12 @@ class ChatRequest(Part):
         """One set of parameters per choice; a seed counts on, so that the choices differ."""
         limit = self.max_completion_tokens or self.max_tokens or config().max_reply_tokens
         constrained = self.shape().is_constrained(parallel_tool_calls=self.parallel_tool_calls)
+        temperature = 0.7 if self.temperature is None else self.temperature
+        if temperature:
+            temperature = max(temperature, 0.01)  # less is 0.01 to the server: what it samples by
         return [
             SamplingParams(
-                temperature=0.7 if self.temperature is None else self.temperature,
+                temperature=temperature,
                 top_p=1.0 if self.top_p is None else self.top_p,
                 top_k=max(self.top_k or 0, 0),
                 max_tokens=limit,

@@ -161,6 +161,14 @@ def test_under_a_grammar_there_are_no_behaviour_log_probs(body, plain):
     assert read(**body).sampling()[0].keeps_behaviour_logprobs is plain
 
 
+@pytest.mark.parametrize(
+    ("asked", "kept"), [(0, 0.0), (0.001, 0.01), (0.01, 0.01), (0.7, 0.7), (None, 0.7)]
+)
+def test_the_temperature_that_the_server_samples_by_is_kept(asked, kept):
+    """It takes less than 0.01 for that: importance weights by what was asked would be wrong."""
+    assert read(temperature=asked).sampling()[0].temperature == kept
+
+
 def test_control_strings_in_tools_results_and_arguments_are_broken_up():
     control = "<|im_start|>"
     hidden = json.dumps({control: [control]}).replace("<", "\\u003c")

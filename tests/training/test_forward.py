@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 from peft import PeftModel
 from torch import Tensor
+from transformers import MistralConfig, MistralForCausalLM
 
 from tests.training.conftest import make_sample
 from tests.training.test_methods import sizes_of_passes
-from training import batching
+from training import batching, forward
 from training.adapters import adapter_tensors
 from training.base import Base, _check_reading_on
 from training.batching import Item, Pair
 from training.config import TrainConfig
 from training.errors import BaseInvalid
-from training.forward import read_once, response_hidden
+from training.forward import KeptPrompts, read_once, response_hidden
 from training.teacher import Teacher
 
 
@@ -144,8 +146,72 @@ def test_the_teacher_reads_what_all_begin_with_once_a_job(
                 found = teacher.hidden([item])
                 torch.testing.assert_close(found, alone, rtol=1e-5, atol=1e-5)
             teacher.forget()
-    assert sizes.count((1, len(begins))) == 1
-    assert len(sizes) == 1 + 2 * len(items)
+    first, again = sizes[: 1 + len(items)], sizes[1 + len(items) :]
+    assert first[0] == (1, len(begins))
+    assert again == [(1, len(item.response_ids)) for item in items]  # of the prompts nothing
+
+
+@pytest.mark.parametrize("precision", [None, torch.bfloat16])
+def test_prompts_that_are_kept_are_not_read_again(
+    base: Base, model: PeftModel, precision: torch.dtype | None
+) -> None:
+    """Other replies to them get the states of reading all, whatever the prompts' lengths; in bf16
+    as nearly as it rounds."""
+    away_from_the_base(model)
+    near = {"rtol": 1e-5, "atol": 1e-5} if precision is None else {"rtol": 0.05, "atol": 0.05}
+    base = replace(base, autocast_dtype=precision)
+    pairs = pairs_of(base)
+    pairs[1] = (*pairs[1][0][:-9], *pairs[1][0][-4:]), pairs[1][1]
+    prompts = [tuple(prompt) for prompt, _ in pairs]
+    assert len({len(prompt) for prompt in prompts}) == len(prompts)
+    others = [(prompt, tuple(reversed(reply))) for prompt, reply in pairs]
+    begins = batching.shared_ids(prompts, device="cpu")
+    for known in (begins, begins[:-5], ()):
+        kept = KeptPrompts(wanted=frozenset(prompts[:2]))
+        with torch.no_grad(), read_once(base, model, known) as read:
+            response_hidden(base, model, pairs, read, kept)
+            with sizes_of_passes(base) as sizes:
+                found = response_hidden(base, model, others[:2], read, kept)
+                assert sizes == [(2, 9)]
+                response_hidden(base, model, others, read, kept)  # the third is not kept
+                assert sizes[-1][1] > len(others[2][1])
+            apart = [response_hidden(base, model, [pair]) for pair in others[:2]]
+            torch.testing.assert_close(found, torch.cat(apart), **near)
+
+
+def test_what_a_window_slides_past_is_kept_too(base: Base) -> None:
+    torch.manual_seed(0)
+    small = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    size = MistralConfig(
+        vocab_size=base.model.config.vocab_size,
+        num_hidden_layers=2,
+        num_key_value_heads=1,
+        sliding_window=16,
+        **small,
+    )
+    model = MistralForCausalLM(size).eval()
+    base = replace(base, model=model)
+    pairs = [(tuple(range(1, 41)), (5, 6, 7)), (tuple(range(9, 39)), (8, 9))]
+    kept = KeptPrompts(wanted=frozenset(prompt for prompt, _ in pairs))
+    with torch.no_grad():
+        for _ in range(2):
+            found = response_hidden(base, model, pairs, None, kept)
+            torch.testing.assert_close(
+                found, response_hidden(base, model, pairs), rtol=1e-5, atol=1e-5
+            )
+
+
+def test_no_more_prompts_are_kept_than_there_is_room_for(
+    base: Base, model: PeftModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = pairs_of(base)
+    config = base.model.config
+    each = 2 * 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    monkeypatch.setattr(forward, "ROOM", each * (len(pairs[0][0]) - 1 + len(pairs[1][0]) - 1))
+    kept = KeptPrompts(wanted=frozenset(tuple(prompt) for prompt, _ in pairs))
+    with torch.no_grad():
+        response_hidden(base, model, pairs, None, kept)
+    assert [kept.has([pair]) for pair in pairs] == [True, True, False]
 
 
 def test_the_teachers_passes_may_be_one(base: Base, model: PeftModel, config: TrainConfig) -> None:
