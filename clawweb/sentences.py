@@ -47,7 +47,7 @@ PROMOTED = gettext_noop("promoted by hand")
 ROLLED_BACK = gettext_noop("rolled back from version %(n)s")
 REPLACED = gettext_noop("Its files were removed: newer versions replaced it.")
 DELETED = gettext_noop("Its user deleted it.")
-_DEPLOYING = gettext_noop("deploying")
+GOING_LIVE = gettext_noop("deploying")
 # What a process is at
 IDLE = gettext_noop("waits for work")
 SWEPT = gettext_noop("has looked for what was left undone")

@@ -217,7 +217,11 @@ def _hand_over(job: TrainingJob, *, accepted: bool, note: str) -> bool:
     """To the deployer, without a lease; or the end, when the gate said no."""
     if accepted:
         jobs.advance(
-            job, state=JobState.DEPLOYING, phase="deploying", lease_token="", lease_until=None
+            job,
+            state=JobState.DEPLOYING,
+            phase=sentences.GOING_LIVE,
+            lease_token="",
+            lease_until=None,
         )
     else:
         jobs.end_job(job, state=JobState.REFUSED, reason=note)

@@ -27,10 +27,6 @@ class Policy:
     version: int = 0
     path: str | None = None  # absolute folder of the adapter's files
 
-    @property
-    def is_base(self) -> bool:
-        return self.adapter is None
-
 
 BASE = Policy()
 
@@ -152,7 +148,7 @@ class Sample:
     other_hints: Sequence[str] = ()  # candidates beside `hint`; the trainer chooses one of all
     prompted_hints: Sequence[str] = ()  # stood in the prompt; defused, as `hint` is
     taken_back: Sequence[str] = ()  # those of them that hold no more: they teach nothing
-    unheard: Sequence[str] = ()  # hints, of any kind, that the teacher does not hear: nor do they
+    unheard: Sequence[str] = ()  # hints that are not distilled: training/heard.py says which
     tools: Sequence[dict[str, Any]] = ()  # stood in the prompt; defused, too
     demonstrations: Sequence[Demonstration] = ()  # the teacher sees them before the question
     at: datetime | None = None  # when it was asked (aware): templates may print the date

@@ -69,9 +69,12 @@ def drift_limit(
     config: TrainConfig,
     check: Callable[[], None],
 ) -> float:
-    """What the user's wishes explain, and the margin: the hinted base's own drift under the newest
-    hints, or their beginnings, as many as fit, or its mean drift after each of the newest examples
-    that fit: the larger."""
+    """The most that a version may drift: what the user's wishes explain, and `gate_drift_margin`.
+
+    What they explain is the larger of two drifts of the base itself: with the newest hints in its
+    prompt (as many as fit; of a long one its beginning), and after an example of what the user
+    wrote instead (the mean over the newest ones that fit). 0 without any wish.
+    """
     said = filter(None, (hint.strip() for hint in wishes.hints))
     newest = list(dict.fromkeys(said))[:NEWEST_HINTS]
     room = config.max_tokens - config.gate_tokens
@@ -177,9 +180,9 @@ def _prompted_drift(
     replies = [reply for _, reply in _greedy_pairs(base, model, neutral, config, check)]
     with wearing(model, None):
         pairs = tuple(zip(prompts, replies, strict=True))
-        drift = _drift_of(base, model, neutral, pairs, check)
-    base.cache[place] = drift
-    return drift
+        value = _drift_of(base, model, neutral, pairs, check)
+    base.cache[place] = value
+    return value
 
 
 def weights_sha256(model: PeftModel) -> str:

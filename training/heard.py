@@ -93,9 +93,11 @@ def without_unheard(
     config: TrainConfig,
     check: Callable[[], None] = lambda: None,
 ) -> tuple[list[Sample], frozenset[int]]:
-    """The samples, oldest first, their hints that name a kind `unheard` unless the teacher is seen
-    to hear such; and the ids of those that nothing else that was said of them teaches. Where
-    nothing was liked to compare with, all stays. `model` as before the job; `check` may raise.
+    """The samples with hints that name a kind of request left out, unless the teacher hears such.
+
+    Left out: such hints are put into each sample's `unheard`. Also returned: the ids of the samples
+    whose own hint was left out and that nothing else teaches. Where nothing was liked to compare
+    with, all stays. `samples` are oldest first, `model` is as before the job; `check` may raise.
     """
     named = {
         hint
@@ -125,10 +127,12 @@ def unheard_among(dropped: Mapping[int, str], unheard: frozenset[int]) -> dict[i
     }
 
 
-def student(some: Sequence[float], others: Sequence[float]) -> float:
-    """How many standard errors some are above others, of the logarithms: Student's
-    t = (mean ln a - mean ln b) / (s sqrt(1/n_a + 1/n_b)), s from both. What moves nothing counts as
-    LEAST. Three of both are the least."""
+def t_statistic(some: Sequence[float], others: Sequence[float]) -> float:
+    """Student's two-sample t of the logarithms: how many standard errors `some` lie above `others`.
+
+    t = (mean ln a - mean ln b) / (s sqrt(1/n_a + 1/n_b)), s the pooled standard deviation. Values
+    below LEAST count as LEAST. Needs three values or more, both groups together.
+    """
     a, b = ([math.log(max(each, LEAST)) for each in group] for group in (some, others))
     above = statistics.fmean(a) - statistics.fmean(b)
     squares = sum((each - statistics.fmean(group)) ** 2 for group in (a, b) for each in group)
@@ -144,15 +148,15 @@ def _is_heard(
     config: TrainConfig,
     check: Callable[[], None],
 ) -> bool:
-    """Whether such hints move the replies that they were said of further than those that were liked
-    as they were: by `hint_heard_min` standard errors."""
+    """Whether such hints move the teacher on the replies they were said of by more than on liked
+    replies: Student's t must be above `hint_heard_min`."""
     newest = [(sample, sample.hint or "") for sample in reversed(meant)]
     hints = cycle([hint for _, hint in newest])
     there = _moved(base, model, newest, config, check)
     elsewhere = _moved(base, model, zip(reversed(liked), hints, strict=False), config, check)
     if min(len(there), len(elsewhere)) < FEWEST:
         return False
-    return student(there, elsewhere) > config.hint_heard_min
+    return t_statistic(there, elsewhere) > config.hint_heard_min
 
 
 def _moved(

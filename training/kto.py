@@ -76,22 +76,27 @@ def kto_backward(
     return total
 
 
-def of_thumbs_alone(
+def config_for_thumbs(
     base: Base, config: TrainConfig, samples: Sequence[Sample], replay: Sequence[Sample]
 ) -> TrainConfig:
-    """What a job trains with. One whose method distils, without any hint, now or from earlier, and
-    with both kinds of thumbs, trains by `thumbs`. Of one kind KTO has nothing to hold it against,
-    and goes wherever that leads. Only hints and thumbs that can train count. KTO's steps are cut as
-    `config` says for thumbs alone."""
+    """The settings that a job really trains with, once it is known what of it can train.
+
+    A job of a method that distils, in which no hint can train (its own or an earlier one), trains
+    by the method `thumbs` if it has likes and dislikes that can train. With one kind alone KTO has
+    nothing to compare with and would drift: then, and with any hint, `config` stays. A job of KTO
+    gets KTO's batch size, number of passes and step length (`thumbs_batch`, `thumbs_epochs`,
+    `thumbs_step`).
+    """
     if config.distils and config.thumbs != "binary" and not _teaches(base, config, samples, replay):
         thumbs = replace(config, method=config.thumbs)
         own, _ = prepare(base, samples, thumbs, baseline=Baseline())
         if len({_is_liked(item) for item in (*own, *earlier_thumbs(base, replay, thumbs))}) == 2:
             config = thumbs
-    return _of_kto(config) if config.is_kto else config
+    return _kto_config(config) if config.is_kto else config
 
 
-def _of_kto(config: TrainConfig) -> TrainConfig:
+def _kto_config(config: TrainConfig) -> TrainConfig:
+    """With KTO's own batch size, number of passes and step length."""
     return replace(
         config,
         batch_size=config.thumbs_batch,
@@ -100,22 +105,21 @@ def _of_kto(config: TrainConfig) -> TrainConfig:
     )
 
 
-def beside_hints(
+def kto_steps_after_hints(
     base: Base,
     config: TrainConfig,
     samples: Sequence[Sample],
 ) -> tuple[TrainConfig, list[list[Item]]]:
-    """The steps that a job of "combine" ends with after its hints, and how they train: on thumbs
-    that are known, of hinted replies too, the newest `thumbs_batch`, oldest first. `samples`: what
-    is known and was not dropped, as it was rated, oldest first.
+    """The steps of KTO that a job of "combine" ends with after its hints, and their settings.
 
-    A hint says what to change, as far as the base follows it; which replies kept to it, and where
-    it was meant, thumbs say that were given since the newest wish was first told: who liked long
-    replies and then asks for short ones liked them before. Nor does a reply count that was told
-    what has been taken back since. Where fewer than `kto_beside` are liked, or disliked, there are
-    no steps: of one kind KTO has nothing to hold it against.
+    `samples`: all that are known and were not dropped, oldest first. Each step is on the newest
+    `thumbs_batch` thumbs, oldest first: those of replies with a hint or a correction, and those
+    without a word that were given since the newest wish was first told. An older one says nothing
+    of that wish: who liked long replies and then asks for short ones liked them before. Nor does a
+    thumb without a word count whose reply had a hint in its prompt that was taken back since. No
+    steps where fewer than `kto_beside` are liked, or disliked: KTO compares the two kinds.
     """
-    kto = _of_kto(replace(config, method=config.thumbs))
+    kto = _kto_config(replace(config, method=config.thumbs))
     if config.method != "combine" or not kto.is_kto or not config.kto_beside:
         return kto, []
     told = newest_wish(samples)
@@ -140,8 +144,9 @@ def _teaches(
 
 
 def earlier_thumbs(base: Base, replay: Sequence[Sample], config: TrainConfig) -> list[Item]:
-    """Replies that were rated for earlier jobs, oldest first, to stand beside a job's own in a step
-    of KTO: it compares with the base, and asks of no reply which version wrote it."""
+    """The items of earlier jobs' rated samples, oldest first, for a step of KTO beside a job's own;
+    none by other methods. KTO compares with the base, so it does not matter which version wrote a
+    reply."""
     if not config.is_kto:
         return []
     rated = [replace(sample, version_age=0) for sample in replay if sample.reward]

@@ -73,9 +73,12 @@ def hints_of(samples: Sequence[Sample]) -> frozenset[str]:
 
 
 def newest_wish(samples: Sequence[Sample]) -> int:
-    """Where in `samples`, oldest first, the wish was first told that was told last; -1: none was.
-    What was thought of earlier replies without a word says nothing of it. Sentences told together
-    are no new wish, nor are those told before with others; corrections without a hint are one."""
+    """The place in `samples` (oldest first) at which the newest wish was first told; -1: none was.
+
+    A sample tells a new wish when it says a sentence that none before it said; what repeats earlier
+    sentences, alone or in another mixture, is no new one. All corrections without a hint count as
+    one and the same wish. A thumb without a word from before that place says nothing of the wish.
+    """
     newest, told = -1, set[str]()
     for place, sample in enumerate(samples):
         said = _sentences(sample.told)

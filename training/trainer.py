@@ -31,7 +31,13 @@ from training.demonstrations import with_demonstrations
 from training.errors import Diverged, NoSignal
 from training.forward import read_once, response_logprobs
 from training.heard import unheard_among, without_unheard
-from training.kto import beside_hints, earlier_thumbs, kto_backward, of_thumbs_alone, weights_of
+from training.kto import (
+    config_for_thumbs,
+    earlier_thumbs,
+    kto_backward,
+    kto_steps_after_hints,
+    weights_of,
+)
 from training.liked import Liked
 from training.metrics import begin_memory, step_metrics
 from training.optimizer import go_on_with, make_optimizer, step_share
@@ -60,9 +66,10 @@ def train(
 
     The rated replies train once, in ceil(n / batch_size) steps; thumbs alone as `config` says. Then
     up to max_steps - 1 times the current adapter answers the hinted prompts anew, without the hint,
-    and is distilled under it. `replay`: older samples, oldest first: of the newest hinted, too; the
-    liked may be held to, and KTO rests on their thumbs. `check`, often, may raise; `enough`, after
-    each step, ends it. Raises NoSignal: nothing can train; Diverged: bad gradient.
+    and is distilled under it. `replay`: earlier jobs' samples, oldest first: the newest hinted are
+    answered anew, too, liked ones may be held (`Liked`), KTO's steps use all their thumbs. `check`,
+    called often, may raise; `enough`, asked after each step, ends the run. Raises NoSignal where
+    nothing can train, Diverged at a gradient that is not finite.
     """
     run = _Run(base=base, model=model, config=config, on_step=on_step, check=check, clock=clock)
     run.started, run.enough = clock(), enough
@@ -80,7 +87,7 @@ def train(
     run.liked = Liked(base, model, left, config, check)
     batches = in_steps_beside(items, earlier_thumbs(base, replay, config), config.batch_size)
     run.kto_weights = weights_of([item for batch in batches for item in batch])
-    kto, thumbs = beside_hints(base, config, left)
+    kto, thumbs = kto_steps_after_hints(base, config, left)
     run.steps = epochs * len(batches) + learns * run.sets * config.reanswer_steps + len(thumbs)
     reached, stopped = _rate(run, batches, epochs)
     trained = tuple(item.sample_id for item in items if item.sample_id in reached)
@@ -104,8 +111,8 @@ def train(
 
 
 def _known(run: _Run, samples: Sequence[Sample], *, earlier: int) -> list[Sample]:
-    """All, without hints that are not heard, demonstrations beside: a reply of the job, which come
-    after the `earlier`, that cannot train is none."""
+    """All, without hints that are not heard; with demonstrations, of which the job's own replies
+    (those after the first `earlier`) that cannot train are none."""
     base, config = run.base, run.config
     known, run.unheard = without_unheard(base, run.model, samples, config, run.check)
     if not config.demonstrations:
@@ -195,7 +202,7 @@ def _prepared(
     items = _effective(run, items, dropped)
     idle = {number: why for number, why in dropped.items() if why == HINT_NO_EFFECT}
     left = [sample for sample in samples if sample.id not in idle]
-    config = of_thumbs_alone(run.base, run.config, left, replay)
+    config = config_for_thumbs(run.base, run.config, left, replay)
     if config != run.config:
         run.config = config
         items, dropped = prepare(run.base, left, config, baseline=baseline)
@@ -207,10 +214,8 @@ def _prepared(
 
 def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> list[Item]:
     """The items whose hint does more to the base on the rated reply than a note that asks for
-    nothing; the others drop: hint_no_effect.
-
-    Also keeps the mean effect KL(base || teacher) of those that stay, and the teacher's states.
-    """
+    nothing; the others drop: hint_no_effect. Also keeps the mean effect KL(base || teacher) of
+    those that stay, and the teacher's states."""
     effects: dict[int, Effect] = {}
     items = [run.teacher.with_chosen_hint(item, run.check) for item in items]
     if not run.config.measures_effects:
@@ -250,8 +255,7 @@ def _replayed(
 
 def _rest_on_thumbs(run: _Run, kto: TrainConfig, steps: Sequence[Sequence[Item]]) -> str | None:
     """The last steps, after the hints: the first is made however late it is. Their Adam begins
-    anew and ends with them, as its moments would be of another loss. Returns why they ended early.
-    """
+    anew and ends with them, as its moments are of another loss. Returns why they ended early."""
     own, adam, ended = run.config, run.optimizer, None
     for number, items in enumerate(steps):
         began = run.clock()

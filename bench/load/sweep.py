@@ -3,7 +3,8 @@
     PYTHONPATH=. python bench/load/sweep.py --users 100 400
 
 Rows and folders are real, in a database of its own (SQLite); the model server is the scripted one,
-so what a real one takes to list its adapters comes on top, once per user in `prune`.
+so what a real one takes to list its adapters comes on top, once in `reconcile`. (`prune` asks it
+only where there is something to delete.)
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class Cell:
 
     def is_kept_aside(self, turn: int) -> bool:
         """Whether this rating (turns count from 0) is the gate's, and trains nothing."""
-        is_tested = self.recipe.as_served and not self.policy.is_base
+        is_tested = self.recipe.as_served and self.policy.adapter is not None
         return is_tested and (turn + 1) % ASIDE_EVERY == 0
 
     def rate(self, done: int, count: int) -> list[Sample]:
@@ -369,7 +369,7 @@ class Cell:
 
     def gate(self) -> dict[str, Any] | None:
         """What the gate would have said about the last version, compared with the base."""
-        if self.policy.is_base:
+        if self.policy.adapter is None:
             return None
         config = self.recipe.config
         hints = (self.person.hint,) if self.recipe.words else ()  # a thumb explains no drift

@@ -61,7 +61,7 @@ class Lab:
 
     def unload(self, policy: Policy) -> None:
         """No row is lost to a server that has gone: the next question to it says so."""
-        if not policy.is_base:
+        if policy.adapter is not None:
             with suppress(EngineUnavailable):
                 asyncio.run(self.engine.unload(policy))
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from training.config import TrainConfig
@@ -83,7 +82,7 @@ def made_with(recipe: Recipe) -> dict[str, Any]:
     """All that makes the recipe: what a row says it was made with."""
     own = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
     del own["name"]
-    return {**own, "config": json.loads(recipe.config.to_json()), "trainer": TRAINER}
+    return {**own, "config": asdict(recipe.config), "trainer": TRAINER}
 
 
 # No KTO follows the hints, several wishes are no more to it than one, and none is too much for the

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.personas.people import ASKS, PEOPLE
@@ -69,7 +68,7 @@ def _is_same(shorter: dict[str, Any], longer: dict[str, Any]) -> bool:
 def _made_with(row: dict[str, Any]) -> dict[str, Any]:
     """Settings that came after the row were what they are by default."""
     made: dict[str, Any] = row.get("made_with", {})
-    return {**made, "config": json.loads(TrainConfig().to_json()) | made.get("config", {})}
+    return {**made, "config": asdict(TrainConfig()) | made.get("config", {})}
 
 
 def of(cells: Iterable[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:

@@ -28,6 +28,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def is_present(row: dict[str, Any]) -> bool:
     before = {"corrects": recipe.learns == "sft", "trainer": 1}
     before |= {"at_once": False, "as_served": False}
     now, then = made_with(recipe), {**before, **row["made_with"]}
-    default = json.loads(TrainConfig().to_json())
+    default = asdict(TrainConfig())
     # Nobody else who has several wishes liked enough replies for KTO beside the hints.
     would = recipe.config.method == "combine" and row["person"] == "recipes"
     early = {

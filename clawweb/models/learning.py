@@ -128,8 +128,8 @@ class AdapterVersion(models.Model):
 
 
 class TrainingJob(models.Model):
-    """One attempt to make the user's next version. Its samples and its config are frozen on the
-    row."""
+    """The making of a user's next version, in one attempt or, where its worker stops or dies,
+    several. Its config is kept on the row, the samples it was given in `JobSample`."""
 
     public_id = models.CharField(max_length=48, unique=True, default=ids.job_id)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="jobs")
@@ -215,7 +215,9 @@ class Judgement(models.Model):
 
 
 class TrainingSample(models.Model):
-    """What a rated or judged turn gives to training. At most one open sample per turn."""
+    """What a rated or judged turn gives to training. At most one of a turn waits or is ready (by a
+    constraint); beside it there may be one that a job has claimed or a version has learned, when
+    its user rated the reply again since."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="samples")
     turn = models.ForeignKey(Turn, models.CASCADE, related_name="samples")
@@ -342,7 +344,8 @@ class StepMetric(models.Model):
 
 
 class GateResult(models.Model):
-    """One measure of a version with its limit. `ok` NULL = not measured, and the text says why."""
+    """One measure of a version with its limit. `ok` NULL = not judged, `value` NULL = not even
+    measured; the text says why."""
 
     adapter = models.ForeignKey(AdapterVersion, models.CASCADE, related_name="gate")
     measure = models.CharField(max_length=40)

@@ -12,6 +12,7 @@ from django.db.models import Count, OuterRef, QuerySet, Subquery
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from clawweb import sentences
 from clawweb.config import config
 from clawweb.engine import base_hash, get_engine
 from clawweb.models import (
@@ -312,7 +313,7 @@ def _waits_for(job: TrainingJob) -> str:
         if not workers("worker-gpu"):
             return _("a training worker to start")
         return _("the training worker to take it")
-    if job.state == JobState.DEPLOYING and job.phase != "deploying":
+    if job.state == JobState.DEPLOYING and job.phase != sentences.GOING_LIVE:
         return _("the model server, which does not answer")
     if job.is_active and job.lease_until and job.lease_until < timezone.now():
         return _("its worker, which has not been heard of; the job will be taken up again")

@@ -19,8 +19,8 @@ from training.base import Base
 from training.config import TrainConfig
 from training.errors import NoSignal
 from training.forward import kl_between, response_hidden
-from training.heard import names_kind, student, without_unheard
-from training.kto import beside_hints
+from training.heard import names_kind, t_statistic, without_unheard
+from training.kto import kto_steps_after_hints
 from training.prepare import tells_several
 from training.small_talk import examples
 
@@ -203,10 +203,10 @@ def test_students_t_of_the_logarithms_by_hand() -> None:
     # ln: 1, 3 and 0, 0, 1, 1. Means 2 and 1/2, squares 2 + 1, s^2 = 3/4 with 4 degrees of freedom:
     # 1.5 / (sqrt(3/4) sqrt(1/2 + 1/4)) = 1.5 / (3/4) = 2.
     e = math.e
-    assert student([e, e**3], [1.0, 1.0, e, e]) == pytest.approx(2.0, rel=1e-9)
-    assert student([1.0, e], [e**2, e**3]) < 0
-    assert student([e], [1.0, 1.0]) > 1e3  # two that are the same have no error
-    assert student([0.0, 0.0], [0.0]) == 0.0
+    assert t_statistic([e, e**3], [1.0, 1.0, e, e]) == pytest.approx(2.0, rel=1e-9)
+    assert t_statistic([1.0, e], [e**2, e**3]) < 0
+    assert t_statistic([e], [1.0, 1.0]) > 1e3  # two that are the same have no error
+    assert t_statistic([0.0, 0.0], [0.0]) == 0.0
 
 
 def moved_most(
@@ -222,7 +222,7 @@ def moved_most(
         else make_sample(base, number, hint=RECIPES)
         for number in sorted(effects)
     ]
-    t = student([effects[n] for n in by_effect[3:]], [effects[n] for n in less])
+    t = t_statistic([effects[n] for n in by_effect[3:]], [effects[n] for n in less])
     return given, frozenset(by_effect[3:]), t
 
 
@@ -271,7 +271,7 @@ def test_the_newest_that_can_be_read_are_compared(
     assert without_unheard(base, model, [*given, *unreadable], settings)[1] == frozenset()
     newer = [replace(liked[-1], id=100 + k, messages=[*liked[-1].messages]) for k in range(8)]
     effects = {s.id: beyond_note(base, s, RECIPES) for s in given}
-    t = student([effects[n] for n in meant], [effects[liked[-1].id]] * 8)
+    t = t_statistic([effects[n] for n in meant], [effects[liked[-1].id]] * 8)
     settings = replace(config, hint_heard_min=t * 0.999)
     assert without_unheard(base, model, [*given, *newer], settings)[1] == frozenset()
     settings = replace(config, hint_heard_min=t * 1.001)
@@ -358,7 +358,7 @@ def test_thumbs_of_what_is_not_heard_stay_in_the_steps_after_hints(
     liked = make_sample(base, 8, reward=1.0, hint=None)
     given = [*rated(base), brief, liked]
     left = [replace(sample, unheard=(RECIPES,)) for sample in given]
-    found = [beside_hints(base, settings, each)[1][0] for each in (given, left)]
+    found = [kto_steps_after_hints(base, settings, each)[1][0] for each in (given, left)]
     assert [[item.sample_id for item in items] for items in found] == [[4, 5, 6, 7, 8]] * 2
     assert tells_several(left)  # so that no other wish is pushed
 

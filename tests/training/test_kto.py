@@ -31,9 +31,9 @@ from training.config import TrainConfig
 from training.forward import response_logprobs
 from training.kto import (
     REFERENCES,
+    config_for_thumbs,
     kto_backward,
     mismatched,
-    of_thumbs_alone,
     weights_of,
 )
 from training.losses import kto_loss
@@ -240,15 +240,15 @@ def test_one_kind_of_thumbs_is_held_against_the_other_of_earlier_jobs(
     base: Base, config: TrainConfig
 ) -> None:
     up, down = thumbs(base, 1.0, -1.0)
-    assert of_thumbs_alone(base, config, [up], ()) == config
-    assert of_thumbs_alone(base, config, [up], [down]).method == "kto"
+    assert config_for_thumbs(base, config, [up], ()) == config
+    assert config_for_thumbs(base, config, [up], [down]).method == "kto"
 
 
 def test_thumbs_that_cannot_train_are_none(base: Base, config: TrainConfig) -> None:
     up, down = thumbs(base, 1.0, -1.0)
     gone = replace(down, template_hash="another")
-    assert of_thumbs_alone(base, config, [up], [gone]) == config
-    assert of_thumbs_alone(base, config, [up, gone], ()) == config
+    assert config_for_thumbs(base, config, [up], [gone]) == config
+    assert config_for_thumbs(base, config, [up, gone], ()) == config
 
 
 def test_hints_that_cannot_train_are_none(base: Base, config: TrainConfig) -> None:
@@ -257,10 +257,10 @@ def test_hints_that_cannot_train_are_none(base: Base, config: TrainConfig) -> No
     long = replace(said, id=3, prompt_ids=[1] * config.max_tokens)
     old = replace(said, id=3, version_age=config.max_version_age + 1)
     for hinted in (gone, long, old):
-        assert of_thumbs_alone(base, config, [*both, hinted], ()).is_kto
+        assert config_for_thumbs(base, config, [*both, hinted], ()).is_kto
     for hinted in (gone, long):
-        assert of_thumbs_alone(base, config, both, [hinted]).is_kto
-    assert of_thumbs_alone(base, config, both, [old]) == config  # is answered anew, however old
+        assert config_for_thumbs(base, config, both, [hinted]).is_kto
+    assert config_for_thumbs(base, config, both, [old]) == config  # is answered anew, however old
 
 
 def test_thumbs_whose_only_hint_moves_nothing_train_as_thumbs_alone(
@@ -318,12 +318,12 @@ def test_a_job_of_thumbs_alone_keeps_the_moments_for_later_hints(
 
 def test_ktos_settings_are_for_thumbs_alone_of_both_kinds(base: Base, config: TrainConfig) -> None:
     both, hinted = thumbs(base, 1.0, -1.0), thumbs(base, -1.0, hint="Be brief.")
-    assert of_thumbs_alone(base, config, both, ()).method == "kto"
-    assert of_thumbs_alone(base, with_method(config, "opd"), both, ()).method == "kto"
-    assert of_thumbs_alone(base, replace(config, thumbs="apo_zero_unpaired"), both, ()).is_kto
+    assert config_for_thumbs(base, config, both, ()).method == "kto"
+    assert config_for_thumbs(base, with_method(config, "opd"), both, ()).method == "kto"
+    assert config_for_thumbs(base, replace(config, thumbs="apo_zero_unpaired"), both, ()).is_kto
     asked_for = replace(config, thumbs_batch=9, thumbs_epochs=3, thumbs_step=0.7)
     for method in ("combine", "opd", "kto", "apo_zero_unpaired"):
-        found = of_thumbs_alone(base, with_method(asked_for, method), both, ())
+        found = config_for_thumbs(base, with_method(asked_for, method), both, ())
         assert (found.batch_size, found.reward_epochs, found.reward_step) == (9, 3, 0.7)
     for settings, job_has, reminded_of in (
         (config, thumbs(base, -1.0, -1.0, None), ()),  # of one kind, and no vote
@@ -333,4 +333,4 @@ def test_ktos_settings_are_for_thumbs_alone_of_both_kinds(base: Base, config: Tr
         (replace(config, thumbs="binary"), both, ()),
         (with_method(config, "binary"), both, ()),
     ):
-        assert of_thumbs_alone(base, settings, job_has, reminded_of) == settings
+        assert config_for_thumbs(base, settings, job_has, reminded_of) == settings

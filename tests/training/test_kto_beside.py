@@ -14,7 +14,7 @@ from tests.training.test_kto import thumbs
 from training.adapters import adapter_tensors, scale, snapshot
 from training.base import Base
 from training.config import TrainConfig
-from training.kto import beside_hints, kto_backward, weights_of
+from training.kto import kto_backward, kto_steps_after_hints, weights_of
 
 
 def told(base: Base, *hints: str, likes: int = 4, first: int = 1) -> list[Sample]:
@@ -42,7 +42,7 @@ def test_what_hints_ask_for_thumbs_say_which_replies_kept_to(
     assert [step.steps for step in steps] == [len(steps)] * len(steps)
     assert (result.steps, result.trained) == (len(steps), tuple(range(1, 9)))
     scale(model, off, share=1.0)
-    thumbs_config, (items, *_) = beside_hints(base, config, told(base, *TWO))
+    thumbs_config, (items, *_) = kto_steps_after_hints(base, config, told(base, *TWO))
     kto_backward(base, model, items, thumbs_config, nothing, weights=weights_of(items), known={})
     for name, tensor in adapter_tensors(model).items():  # Adam begins against the gradient's sign
         assert tensor.grad is not None
@@ -84,7 +84,7 @@ def test_ktos_steps_after_hints_leave_adams_moments(
 def test_kto_after_hints_needs_both_thumbs(base: Base, config: TrainConfig) -> None:
     def rested(given: list[Sample], earlier: Sequence[Sample] = (), **changes: object) -> list[int]:
         settings = replace(config, **{"kto_beside": 4, **changes})  # type: ignore[arg-type]
-        _, steps = beside_hints(base, settings, [*earlier, *given])
+        _, steps = kto_steps_after_hints(base, settings, [*earlier, *given])
         assert len(steps) in (0, settings.kto_beside_steps)
         return [item.sample_id for item in steps[0]] if steps else []
 
@@ -113,7 +113,7 @@ def test_what_was_thought_before_the_newest_wish_was_told_says_nothing_of_it(
     base: Base, config: TrainConfig
 ) -> None:
     def rested(*samples: Sample) -> list[int]:
-        _, steps = beside_hints(base, config, samples)
+        _, steps = kto_steps_after_hints(base, config, samples)
         return [item.sample_id for item in steps[0]] if steps else []
 
     def liked(number: int) -> Sample:
