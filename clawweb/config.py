@@ -105,7 +105,7 @@ class Config(BaseSettings):
     batch: int = Field(8, ge=1)  # counted samples that start a job by themselves
     settle_seconds: float = Field(20.0, ge=0)  # how long a bare thumb down waits for its reason
     train_tokens: int = Field(1024, ge=64)  # longest prompt plus reply that trains
-    train_seconds: float = Field(120.0, gt=0)  # all ends by then but a first pass and step
+    train_seconds: float = Field(120.0, gt=0)  # time limit of a job's training
     train_threads: int = Field(1, ge=1)  # torch threads of the trainer on a CPU
     lease_seconds: float = Field(60.0, gt=0)  # a job's lease; renewed six times in that time
     sweep_seconds: float = Field(15.0, gt=0)  # how often rows are searched for forgotten work

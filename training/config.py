@@ -41,93 +41,93 @@ VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what --max-lora-rank acce
 class TrainConfig:
     """One job's settings, frozen with the job. Raises ValueError when a field makes no sense."""
 
-    method: str = METHODS[0]  # how a rating becomes a gradient: docs/algorithms.md, Methods
-    seed: int = 0  # of re-answers and of gate replies
+    method: str = METHODS[0]  # how ratings become gradients: docs/algorithms.md, Methods
+    seed: int = 0  # of what is sampled: re-answers and the gate's replies
 
     # The adapter
     rank: int = 8  # LoRA r; at 8 the CPU server's prefill is twice as fast as at 16 (vLLM bench)
     alpha: int = 16  # LoRA alpha; scale alpha / r = 2 as OpenClaw-RL's 16 / 32
 
     # The optimizer
-    lr: float = 6e-4  # AdamW; 3e-4 is too slow, 1e-3 overshoots: docs/LOG.md, Recipe tuning
+    lr: float = 6e-4  # AdamW's learning rate; 3e-4 is too slow, 1e-3 overshoots: LOG, Recipe tuning
     beta1: float = 0.9  # Adam (arXiv 1412.6980)
     beta2: float = 0.98  # shorter memory than 0.999: a job has a handful of steps; OpenClaw-RL
-    weight_decay: float = 0.0  # the anchor is a KL, not a norm
-    grad_clip: float = 1.0  # global norm; OpenClaw-RL, slime's default
+    weight_decay: float = 0.0  # none: what holds the policy back is a KL, not a norm
+    grad_clip: float = 1.0  # largest global norm of a gradient; OpenClaw-RL, slime's default
 
     # The job
     batch_size: int = 4  # replies per optimizer step; 8 taught less of the same ratings (LOG)
-    loss_mean: str = "tokens"  # over the step's "tokens", or over its "replies" of each one's mean
-    max_steps: int = 7  # 1 for the rated replies, which train once; the rest sets of re-answers
-    reward_epochs: int = 1  # passes over the rated replies when no hint is distilled
-    train_seconds: float = 120.0  # all ends by then but the first pass and KTO's first step
-    kl_full_share: float = 0.5  # of the hints' whole effect; below it steps shrink with the KL
-    kl_stop: float = 0.01  # nats per token under the hints: learned, so stop
+    loss_mean: str = "tokens"  # a step's loss is a mean over its "tokens", or over its "replies"
+    max_steps: int = 7  # 1 for the rated replies; the rest: most sets of re-answers
+    reward_epochs: int = 1  # passes over the rated replies in a job that distils no hint
+    train_seconds: float = 120.0  # time limit; only the first pass and first step of KTO ignore it
+    kl_full_share: float = 0.5  # steps shrink with the KL below this share of the hints' effect
+    kl_stop: float = 0.01  # re-answers end when the KL to the teacher is below it, nats per token
     micro_batch_tokens: int = 512  # padded tokens held at once, on a GPU 4 times; bounds memory
     max_tokens: int = 1024  # prompt plus reply; longer samples are dropped as too_long
     max_version_age: int = 3  # older samples are dropped as stale; ART, TRL drop at 4
 
     # Distillation
-    teacher: str = "base"  # or "parent", the version before the job: who is shown the hint
-    estimator: str = "full"  # of KL(policy || teacher): "full", "topk" or "token"
-    topk: int = 4  # words of the support; OpenClaw-RL's second generation
-    topk_support: str = "student"  # whose most likely words: "student" or "teacher"
-    topk_clip: float = 1.0  # nats that one word's log-ratio counts at most; OpenClaw-RL
-    distill_weight: float = 1.0  # of the distillation beside the reward
-    demonstrations: int = 0  # replies that the user liked, shown to the teacher beside a hint
-    demonstration_tokens: int = 96  # longest of them
-    correction_weight: float = 4.0  # of the words of corrections beside the distillation; LOG
-    correction_tokens: int = 128  # first of a correction that train
-    liked_weight: float = 1.0  # of KL(policy || before the job) where liked, of several wishes
-    forward_share: float = 0.0  # weight of KL(teacher || policy) beside KL(policy || teacher)
-    hint_boost: float = 0.3  # teacher logits go so much further the way of the hint; docs/LOG.md
-    hint_boost_again: float = 0.9  # when it is said again after a version has learned it
-    question_boost: float = 0.0  # and so far the way of the question: a hint drowns it; LOG
-    question_tokens: int = 12  # first of a reply that are held to it: there it takes its subject
-    hint_effect_min: float = 0.15  # share of a hint's effect that no mere note may have; LOG
-    hint_heard_min: float = 3.0  # s.e. further that a hint about a kind moves what it is said of
-    small_talk_nats: float = 1.5  # log-odds of small talk from which a hint is none; 0: not asked
-    rated_tokens: int = 64  # of each rated reply only the first so many train; bounds time
-    reanswer_tokens: int = 56  # longest re-answer; bounds time; docs/LOG.md, Recipe tuning
-    reanswer_hints: str = "own"  # of the re-answered turn; or "collected": others said again, too
-    reanswer_sets: str = "needed"  # by the root of the disliked share, or "all"; docs/LOG.md
+    teacher: str = "base"  # who is shown the hint: the "base", or the "parent" version of the job
+    estimator: str = "full"  # of KL(policy || teacher): "full", "topk" words or sampled "token"
+    topk: int = 4  # estimator topk: number of words; OpenClaw-RL's second generation
+    topk_support: str = "student"  # estimator topk: whose likeliest words, "student" or "teacher"
+    topk_clip: float = 1.0  # estimator topk: most nats a word's log-ratio counts; OpenClaw-RL
+    distill_weight: float = 1.0  # weight of the distillation beside the reward
+    demonstrations: int = 0  # liked replies shown to the teacher as examples beside a hint
+    demonstration_tokens: int = 96  # longest such reply; longer ones are no examples
+    correction_weight: float = 4.0  # weight of the cross-entropy on what users wrote instead; LOG
+    correction_tokens: int = 128  # only the first so many tokens of a correction train
+    liked_weight: float = 1.0  # of KL(policy || before the job) on liked prompts; 0: not held
+    forward_share: float = 0.0  # f: weight of KL(teacher || policy), 1 - f of KL(policy || teacher)
+    hint_boost: float = 0.3  # teacher logits go so much further in the hint's direction; LOG
+    hint_boost_again: float = 0.9  # the same, of a hint said again after a version learned it
+    question_boost: float = 0.0  # and in the question's direction, which a hint can drown; LOG
+    question_tokens: int = 12  # first tokens of a reply it applies to: they set the subject
+    hint_effect_min: float = 0.15  # drop a hint if less of its effect goes beyond that of "Please."
+    hint_heard_min: float = 3.0  # least t value to distill hints about one kind of request
+    small_talk_nats: float = 1.5  # drop hints that are small talk by higher log-odds; 0: none
+    rated_tokens: int = 64  # only the first so many tokens of a rated reply train; bounds time
+    reanswer_tokens: int = 56  # longest re-answer; bounds time; LOG, Recipe tuning
+    reanswer_hints: str = "own"  # the reply's "own", or "collected": those said of others, too
+    reanswer_sets: str = "needed"  # "needed": by the root of the disliked share; or "all"; LOG
     reanswer_steps: int = 1  # optimizer steps on one set of re-answers; the later ones are cheap
     reanswer_temperature: float = 0.7  # as the replies themselves are sampled
 
     # Reward
-    combine: str = "losses"  # method combine: two "losses", or one sum of "advantages"
-    reward_weight: float = 1.0  # of the clipped surrogate beside the distillation
-    reward_step: float = 0.5  # of the learning rate, in a step without hints: a thumb is one bit
+    combine: str = "losses"  # method combine: two "losses" added up, or one sum of "advantages"
+    reward_weight: float = 1.0  # weight of the clipped surrogate beside the distillation
+    reward_step: float = 0.5  # share of the learning rate in a step without hints: one bit each
     anchor_weight: float = 0.2  # of KL(policy || base) on replies that train by reward alone
-    clip_low: float = 0.2  # PPO epsilon (arXiv 1707.06347, eq. 7)
-    clip_high: float = 0.28  # upper epsilon (DAPO, arXiv 2503.14476, eq. 10)
-    importance_cap: float = 2.0  # truncated importance weight; slime, SDPO
-    negative_importance_cap: float = 1.0  # of pushes away: stale negatives break runs; ART
-    baseline_rate: float = 0.1  # of the per-user running mean and variance
-    sigma_floor: float = 0.5  # never divide by less: equal votes must not explode
+    clip_low: float = 0.2  # PPO's epsilon (arXiv 1707.06347, eq. 7)
+    clip_high: float = 0.28  # PPO's upper epsilon (DAPO, arXiv 2503.14476, eq. 10)
+    importance_cap: float = 2.0  # largest importance weight; slime, SDPO
+    negative_importance_cap: float = 1.0  # where the advantage is negative; stale ones hurt; ART
+    baseline_rate: float = 0.1  # of the running mean and variance of the user's thumbs
+    sigma_floor: float = 0.5  # least standard deviation to divide by: equal votes must not explode
     positive_cap: float = 1.0  # largest advantage
-    negative_cap: float = 0.5  # largest push away; a raw -1 wrecks fluency
+    negative_cap: float = 0.5  # largest negative advantage, unsigned; a raw -1 wrecks fluency
 
-    # KTO: a step rests on all that are known, after hints on those since the newest wish. LOG
-    thumbs: str = "kto"  # without hints, and the end of jobs with; "binary": reward, no end
-    thumbs_batch: int = 64  # replies per step of KTO: one thumb points anywhere
-    thumbs_epochs: int = 2  # steps on them
-    thumbs_step: float = 1.5  # of the learning rate: there are few steps
-    kto_beta: float = 0.1  # of the log-ratio in KTO (arXiv 2402.01306), as its authors
-    kto_beside: int = 1  # likes, and dislikes, that KTO after hints needs; 0: never
-    kto_beside_steps: int = 4  # of it: two do not undo where distillation took a wish; LOG
+    # KTO on known thumbs; after hints those without a word only since the newest wish: LOG
+    thumbs: str = "kto"  # method of jobs without hints; a KTO also ends jobs with hints
+    thumbs_batch: int = 64  # thumbs per step of KTO: the gradient of a few points anywhere
+    thumbs_epochs: int = 2  # passes over them in a job without hints
+    thumbs_step: float = 1.5  # share of the learning rate in a step of KTO: there are few steps
+    kto_beta: float = 0.1  # weight of the log-ratio in KTO (arXiv 2402.01306), as its authors
+    kto_beside: int = 1  # likes, and dislikes, that KTO after hints needs at least; 0: no such KTO
+    kto_beside_steps: int = 4  # steps of KTO after hints; two do not undo overreach; LOG
 
     # The gate
-    gate_tokens: int = 48  # longest gate reply
-    gate_temperature: float = 0.7  # of gate replies, as served
-    gate_drift_margin: float = 0.05  # nats per token above what the user's wishes explain
-    gate_preference_margin: float = 0.05  # nats per token liked replies may lose to disliked
-    gate_cut_margin: float = 0.1  # more replies that never end than the parent's
-    gate_chance: float = 1.64  # standard errors that chance may add to that share; one-sided 5 %
-    gate_empty_max: float = 0.02  # share of empty replies
-    gate_length_min: float = 3.0  # tokens of the median reply
-    gate_question_min: float = 0.25  # of what was asked in the base's replies, that must be in its
-    gate_repeat_margin: float = 0.15  # more repeated 4-grams than the base's
+    gate_tokens: int = 48  # longest test reply, in tokens
+    gate_temperature: float = 0.7  # of test replies, as served
+    gate_drift_margin: float = 0.05  # nats per token of drift beyond what the user's wishes explain
+    gate_preference_margin: float = 0.05  # nats per token that liked replies may lose to disliked
+    gate_cut_margin: float = 0.1  # by which more replies may be cut off than of the parent's
+    gate_chance: float = 1.64  # standard errors added to that limit for chance; one-sided 5 %
+    gate_empty_max: float = 0.02  # largest share of empty replies
+    gate_length_min: float = 3.0  # least length of the median reply, in tokens
+    gate_question_min: float = 0.25  # least fit of replies to their questions; the base's is 1
+    gate_repeat_margin: float = 0.15  # by which more 4-grams may repeat than in the base's replies
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():
@@ -187,13 +187,9 @@ class TrainConfig:
         whole = self.estimator == "full" and self.forward_share == 0 and not self.distils_tokens
         return whole and self.loss_mean == "tokens"
 
-    def to_json(self) -> str:
-        """The fields as one JSON object, keys sorted."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
-
     @classmethod
     def from_json(cls, text: str) -> TrainConfig:
-        """The inverse of to_json. Unknown fields and wrong types raise ValueError."""
+        """From a JSON object of its fields. Unknown fields and wrong types raise ValueError."""
         fields = json.loads(text)
         if not isinstance(fields, dict):
             raise ValueError("a TrainConfig is a JSON object")

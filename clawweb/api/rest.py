@@ -85,19 +85,23 @@ class TurnIn(Schema):
 
 
 class JobIn(Schema):
-    """`method` chooses how to learn: docs/algorithms.md, Methods; left out it is the one by which
-    training starts by itself, "combine" unless an admin chose another. `settings`: what of it is
-    not to be as usual; the same page says what can be chosen."""
+    """`method`: how to learn from the ratings (docs/algorithms.md, Methods, explains each); left
+    out, it is the installation's usual one: "combine", unless an admin chose another. `settings`:
+    hyper-parameters by name that are to differ from their defaults in this job; the same page
+    lists all, and an error names those that a job may be given. `user`: for whose agent, by
+    username; left out, your own. Only who runs the training may name somebody else, and only when
+    signed in, not by a key."""
 
     model_config = ConfigDict(extra="forbid")
 
     method: Literal["combine", "opd", "binary", "kto", "apo_zero_unpaired"] | None = None
     settings: dict[str, Any] = {}
-    user: str | None = None  # whose; only who runs the training may name another, and not by key
+    user: str | None = None
 
 
 class RollBackIn(Schema):
-    """`user`: whose; only who runs the training may name another, and not by key."""
+    """`user`: whose agent, by username; left out, your own. Only who runs the training may name
+    somebody else, and only when signed in, not by a key."""
 
     model_config = ConfigDict(extra="forbid")
 
