@@ -8,16 +8,11 @@ from typing import Any
 import pytest
 
 from bench.personas.aims import aims
+from bench.personas.legend import arithmetic, asked_more, by_earlier_trainers, trainers
 from bench.personas.pairs import beside
 from bench.personas.questions import HELD_OUT
 from bench.personas.recipes import SERVED, THUMBS_SERVED, TRAINER
-from bench.personas.report import (
-    arithmetic,
-    asked_more,
-    by_earlier_trainers,
-    table,
-    write_report,
-)
+from bench.personas.report import table, write_report
 from bench.personas.rows import DEFAULT, shared
 from bench.personas.stages import FIRST_PEOPLE
 from tests.test_personas_report import row_of, thumbed
@@ -35,7 +30,7 @@ def leaky(seed: int, recipes: int) -> dict[str, Any]:
 def test_a_leak_is_a_loss_that_chance_does_not_explain() -> None:
     def said(*recipes: int) -> str:
         rows = [leaky(seed, count) for seed, count in enumerate(recipes)]
-        return next(line for line in aims(rows) if "leaks into nothing else" in line)
+        return next(line for line in aims(rows) if "no leak of a wish about recipes" in line)
 
     assert "recipes -0.500 (p of a loss 0.000; by seed -0.500 (0.000), -0.5" in said(24, 24, 24)
     assert "the rest +0.000 (p of a loss 1.000; by" in said(24, 24, 24)
@@ -49,7 +44,9 @@ def test_a_leak_on_one_seed_is_one_whatever_the_others_gain() -> None:
         gained = [leaky(seed, 48) for seed in (1, 2)]
         for row in gained:
             row["evals"]["0"]["passed"] = [1] * 48 + [0] * 48
-        return next(line for line in aims([leaky(0, recipes), *gained]) if "leaks into" in line)
+        return next(
+            line for line in aims([leaky(0, recipes), *gained]) if "no leak of a wish" in line
+        )
 
     # All of 48 gain in two seeds. In the third so many lose that no draw has none: (44/48)^48 is
     # 0.015, which of three seeds one has in 0.046, and (45/48)^48 0.045, one of three in 0.135.
@@ -59,10 +56,21 @@ def test_a_leak_on_one_seed_is_one_whatever_the_others_gain() -> None:
 
 def test_a_leak_by_thumbs_alone_as_served_has_a_line_of_its_own() -> None:
     rows = [{**leaky(seed, 24), "recipe": THUMBS_SERVED} for seed in range(3)]
-    told = [line for line in aims(rows) if "leaks into nothing else" in line]
+    told = [line for line in aims(rows) if "no leak of a wish about recipes" in line]
     assert len(told) == 1
-    assert "as `make run` serves it, by thumbs alone, a wish about recipes leaks" in told[0]
+    assert "as `make run` serves it, by thumbs alone no leak of a wish about recipes" in told[0]
     assert told[0].endswith("**no** |")
+
+
+def test_what_hints_that_go_unheard_share_with_thumbs_alone_is_told_once() -> None:
+    served = [{**leaky(seed, 48), "recipe": SERVED} for seed in range(3)]
+    by_thumbs = [{**row, "recipe": THUMBS_SERVED} for row in served]
+    (told,) = [line for line in aims([*served, *by_thumbs]) if "no leak of a wish" in line]
+    assert "; by thumbs alone each verdict is the same: the hints go unheard" in told
+    other = [*by_thumbs[:2], {**leaky(2, 47), "recipe": THUMBS_SERVED}]
+    first, second = [line for line in aims([*served, *other]) if "no leak of a wish" in line]
+    assert "by thumbs alone" not in first
+    assert "by thumbs alone no leak" in second
 
 
 def test_a_leak_that_has_gone_by_the_end_is_one_where_it_was() -> None:
@@ -70,20 +78,20 @@ def test_a_leak_that_has_gone_by_the_end_is_one_where_it_was() -> None:
     for row in rows:
         ended = row["evals"].pop("64")
         row["evals"] |= {"16": {**ended, "passed": [0] * 48 + [1] * 48}, "32": ended}
-    after_16, after_32 = [line for line in aims(rows) if "leaks into nothing else" in line]
-    assert after_16.startswith("| after 16 a wish")
+    after_16, after_32 = [line for line in aims(rows) if "no leak of a wish about recipes" in line]
+    assert after_16.startswith("| after 16 no leak of a wish")
     assert "the rest -1.000 (p of a loss 0.000" in after_16
     assert after_16.endswith("**no** |")
-    assert after_32.startswith("| after 32 a wish")
+    assert after_32.startswith("| after 32 no leak of a wish")
     assert after_32.endswith("| yes |")
 
 
 def test_a_leak_of_what_is_served_is_told_beside_the_benchs() -> None:
     rows = [leaky(seed, 48) for seed in (0, 1, 2)]
     rows += [{**leaky(seed, 24), "recipe": SERVED} for seed in (0, 1, 2)]
-    ours, served = [line for line in aims(rows) if "leaks into nothing else" in line]
+    ours, served = [line for line in aims(rows) if "no leak of a wish about recipes" in line]
     assert ours.endswith("| yes |")
-    assert served.startswith("| after 64 as `make run` serves it a wish about recipes")
+    assert served.startswith("| after 64 as `make run` serves it no leak of a wish")
     assert served.endswith("**no** |")
 
 
@@ -203,6 +211,14 @@ def test_rows_are_compared_on_the_questions_that_every_row_was_asked() -> None:
     assert shared(asked("recipes", halves), 16) == [1] * 12 + [0, 1] * 6
 
 
+def test_it_is_said_how_many_rows_are_of_todays_trainer() -> None:
+    first, newest = row_of(), row_of(seed=1) | {"made_with": {"trainer": TRAINER}}
+    assert trainers([newest]) == [f"All 1 rows are by today's trainer (number {TRAINER})."]
+    said = "\n".join(trainers([first, newest]))
+    assert f"Of the 2 rows 1 are by today's trainer (number {TRAINER})" in said
+    assert "(1 by number 1)" in said
+
+
 def test_rows_whose_samples_had_lost_a_part_of_their_version_are_counted() -> None:
     trained = row_of() | {"updates": [{"seconds": 1.0, "liked": 0}]}
     exact, lossy = trained | {"dtype": "fp32"}, trained | {"dtype": "bf16"}
@@ -272,7 +288,7 @@ def test_rows_that_were_taught_what_the_base_does_not_hear_are_marked() -> None:
     ):
         assert by_earlier_trainers([same]) == [], same
     said = by_earlier_trainers([row("recipes"), row("recipes", "opd")])
-    assert said[0].startswith("In 2 rows, `unheard`, hints that name a kind")
+    assert said[0].startswith("In 2 rows, `unheard`, hints about one kind")
     assert f"| recipes | {DEFAULT} | 1, 1 unheard |" in table([row("recipes")])
 
 

@@ -18,6 +18,7 @@ from bench.personas.rows import (
     REACHABLE,
     Cells,
     Race,
+    are_alike,
     base_share,
     grid,
     kept_of_question,
@@ -50,8 +51,9 @@ LIKELY = 0.05  # p of the bootstrap
 LEAKS = {  # whose leaks are told, and how the aim's line says it
     DEFAULT: "",
     SERVED: " as `make run` serves it",
-    THUMBS_SERVED: " as `make run` serves it, by thumbs alone,",
+    THUMBS_SERVED: " as `make run` serves it, by thumbs alone",
 }
+UNHEARD = "; by thumbs alone each verdict is the same: the hints go unheard (docs/decisions/0039)"
 BATCH = RECIPES[DEFAULT].batch  # ratings per version
 ENOUGH = 3  # seeds
 OF_QUESTION = TrainConfig().gate_question_min  # of what was asked in the base's own replies
@@ -197,16 +199,22 @@ def _leaks(cells: Cells) -> list[list[str]]:
     """Of people whose wish is about one kind of request, after the turns that all were asked after,
     of those that shares are asked for; or after their last."""
     rows, marks = [], [str(turns) for turns, _ in SATISFIED]
-    for recipe, how in LEAKS.items():
-        group = [cell for cell in of(cells, recipe=recipe) if "rest" in cell["evals"]["0"]]
-        if group:
-            asked = [turns for turns in marks if all(turns in cell["evals"] for cell in group)]
-            ends = asked or [min(map(last, group), key=int)]
-            rows += [_leak(group, turns, how) for turns in ends]
+    groups = {
+        recipe: [cell for cell in of(cells, recipe=recipe) if "rest" in cell["evals"]["0"]]
+        for recipe in LEAKS
+    }
+    alike = are_alike(groups[SERVED], groups[THUMBS_SERVED])
+    for recipe, group in groups.items():
+        if not group or (alike and recipe == THUMBS_SERVED):
+            continue
+        asked = [turns for turns in marks if all(turns in cell["evals"] for cell in group)]
+        ends = asked or [min(map(last, group), key=int)]
+        but = UNHEARD if alike and recipe == SERVED else ""
+        rows += [_leak(group, turns, LEAKS[recipe], but) for turns in ends]
     return rows
 
 
-def _leak(group: Cells, turns: str, how: str) -> list[str]:
+def _leak(group: Cells, turns: str, how: str, but: str) -> list[str]:
     """Is either kind kept less than before, in the mean of the seeds or on one of them?"""
     seeds = [[cell] for cell in sorted(group, key=lambda cell: cell["seed"])]
     shown, lost, asked = [], [], 0
@@ -224,10 +232,10 @@ def _leak(group: Cells, turns: str, how: str) -> list[str]:
         shown.append(f"{kind} {told}")
         asked += len(mean)
     words = (
-        f"after {turns}{how} a wish about recipes leaks into nothing else: no loss with"
-        f" p < {LIKELY}, nor on one of n seeds with p < {LIKELY} / n"
+        f"after {turns}{how} no leak of a wish about recipes into other requests is shown: no loss"
+        f" with p < {LIKELY}, nor on one of n seeds with p < {LIKELY} / n"
     )
-    reached = f"{', '.join(shown)}, {asked} questions, {len(group)} seeds"
+    reached = f"{', '.join(shown)}, {asked} questions, {len(group)} seeds{but}"
     return [words, reached, _met(min(lost) >= LIKELY and len(group) >= ENOUGH)]
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
 from bench.personas.aims import aims
 from bench.personas.curves import curves, write_png
-from bench.personas.older import MARKS, is_lossy, seeds_of, trainer_of
+from bench.personas.legend import introduction, legend
+from bench.personas.older import seeds_of
 from bench.personas.pairs import beside
 from bench.personas.people import PEOPLE
 from bench.personas.questions import HELD_OUT
-from bench.personas.recipes import AS_SERVED, SERVED, THUMBS_SERVED, TRAINER, VARIATIONS
+from bench.personas.recipes import AS_SERVED, SERVED, THUMBS_SERVED, VARIATIONS
 from bench.personas.rows import (
     DEFAULT,
     GAIN,
@@ -46,29 +46,6 @@ from bench.personas.stages import recipes_of, second_stage, stages
 from bench.personas.thumbs import thumbs
 from training.config import TrainConfig
 
-OTHERWISE = {  # by their mark, what was otherwise in older rows than it is today
-    "fewer": (
-        "some job answered anew by the share of what was not liked,\n"
-        "and not by its root (docs/LOG.md, One complaint among seven likes)."
-    ),
-    "thumbless": (
-        "a job that had hints did not end with KTO as it does\n"
-        "today (docs/LOG.md, After every hint)."
-    ),
-    "unheard": (
-        "hints that name a kind of request were distilled whether\n"
-        "the base heard which or not (docs/LOG.md, Left to thumbs)."
-    ),
-    "once": (
-        "replies were answered anew under what was said of one other\n"
-        "alone, too (docs/LOG.md, Others before its own)."
-    ),
-    "bare": (
-        "the person was content with a question, whatever stood\n"
-        "before it, where today they want an answer, too (docs/LOG.md, A question given back)."
-    ),
-}
-
 
 def write_report(rows: Cells, folder: Path) -> None:
     """Everything that has run so far; what has not is a dash."""
@@ -86,42 +63,22 @@ def write_report(rows: Cells, folder: Path) -> None:
 
 
 def table(cells: Cells) -> str:
-    """Per recipe and person the medians over seeds, then what they say together."""
+    """The aims, how to read the rest, then per recipe and person the medians over seeds, and what
+    they say together."""
     benched = [cell for cell in cells if cell["recipe"] not in AS_SERVED]
     turns = sorted({int(n) for cell in benched for n in cell["evals"]})
     compared = [cell for cell in benched if cell["recipe"] not in VARIATIONS]
     varied = [cell for cell in benched if cell["recipe"] in VARIATIONS]
-    lines = [
-        "# Personas",
-        "",
-        "Made by `make bench-personas`; each figure is `satisfied / nll` on held-out questions,",
-        "the median over seeds with its range (`1 of 3`: of so many, where fewer went so far).",
-        "No update comes before the first full batch: what answered at first answers until then.",
-        "Where a row was not asked, another run of its first turns may say, by the same settings.",
-        "`satisfied`: the share of first replies that keep to the person's wish (they are at the",
-        "end). `nll`: the mean of -log p over those replies' tokens, by the base with the wish in",
-        "its prompt. `three in a row`: the rated turn by which three replies running had pleased.",
-        "`hinted`: that base itself; `memory`: the base with the hints told so far in its prompt.",
-        "Upstream is OpenClaw-RL; `openclaw-*` are its recipes, rebuilt from formulas:",
-        "bench/personas/recipes.py says what differs.",
-        "Updates had no time limit, and every rating trains; what `make run` makes of the same",
-        f"people is below, `{SERVED}`. `never in N`: not within N rated turns.",
-        "`tokens`: the mean length of those replies, at first → at the end; at most 160.",
-        "Seconds per update are of several machines, mostly with two or three cells at once.",
-        *trainers(cells),
-        *arithmetic(cells),
-        *by_earlier_trainers(cells),
-        *asked_more(cells),
-    ]
     said = "Variations of `combine` and `opd`, each in a thing or two: what its parts do."
     parts = [
-        aims(cells), served(cells), stages(cells), by_person(compared, turns),
+        introduction(cells), aims(cells), legend(cells),
+        served(cells), stages(cells), by_person(compared, turns),
         *means(benched, turns), beside(cells), sooner(cells),
         leaks(cells), thumbs(cells), of_question(cells), health(cells),
         [said, "", *by_person(varied, turns)] if varied else [],
         who(cells),
     ]  # fmt: skip
-    return "\n".join([*lines, *(line for part in parts if part for line in ["", *part])]) + "\n"
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
 def by_person(cells: Cells, turns: Sequence[int]) -> list[str]:
@@ -139,51 +96,6 @@ def who(cells: Cells) -> list[str]:
     """What each person says of a reply that breaks their wish; code checks whether one does."""
     rows = [[name, PEOPLE[name].hint] for name in people_of(cells)]
     return ["The people, and what they tell the agent.", "", *grid(["person", "wish"], rows)]
-
-
-def arithmetic(cells: Cells) -> list[str]:
-    """Which rows were trained in which precision, if not all in one. Older rows do not say."""
-    found = Counter(cell.get("dtype", "an unknown precision") for cell in cells)
-    if len(found) < 2:
-        return []
-    shares = ", ".join(f"{count} in {name}" for name, count in sorted(found.items()))
-    older = sum(map(is_lossy, cells))
-    but = f" Of those in bf16 {older} were sampled from with less than they had learned, `lossy`"
-    said = f"{but} (docs/LOG.md, Rounding to bf16 once)." if older else ""
-    return [f"Rows were trained in mixed arithmetic: {shares}.{said}"]
-
-
-def trainers(cells: Cells) -> list[str]:
-    """How many rows are of today's trainer, where some are not."""
-    found = Counter(map(trainer_of, cells))
-    if set(found) <= {TRAINER}:
-        return []
-    counts = ", ".join(f"{found[number]} by {number}" for number in sorted(found))
-    return [
-        f"Rows stay until they are run again: of these, by the trainer's number, {counts}",
-        f"(today's is {TRAINER}; marks say which of them learned otherwise).",
-    ]
-
-
-def by_earlier_trainers(cells: Cells) -> list[str]:
-    """How many rows bear which mark, and what that says of them."""
-    counts = {mark: sum(map(MARKS[mark], cells)) for mark in OTHERWISE}
-    return [
-        f"In {counts[mark]} rows, `{mark}`, {said}"
-        for mark, said in OTHERWISE.items()
-        if counts[mark]
-    ]
-
-
-def asked_more(cells: Cells) -> list[str]:
-    """How many rows have more questions behind their shares than the others."""
-    count = sum(len(cell["evals"]["0"]["passed"]) > HELD_OUT for cell in cells)
-    if not count:
-        return []
-    return [
-        f"{count} rows are of more than {HELD_OUT} questions. Recipes are compared, below and for",
-        f"the stages, on the {HELD_OUT} that every row was asked.",
-    ]
 
 
 def means(cells: Cells, turns: Sequence[int]) -> list[list[str]]:
@@ -243,13 +155,14 @@ def served(cells: Cells) -> list[str]:
         rows.append([*row, f"{refused} of {len(updates)}", f"{steps:.0f}", seconds(ran)])
     head = ["person", "seeds", *(f"{n} turns" for n in turns), "drift elsewhere (limit)"]
     said = [
-        f"What `make run` makes of the same people (`{SERVED}`; who never says a word:",
-        f"`{THUMBS_SERVED}`). No set of",
-        f"re-answers is begun that would end after {TrainConfig().train_seconds:.0f} s, every",
-        "fifth rating after a first version is kept for the gate, so that jobs begin at 8, 18, 28,",
-        "38 rated turns, and a version that the gate refuses answers nobody. Satisfied: of",
-        f"held-out questions after the first {HELD_OUT}, which settings were chosen on.",
-        "Drift: on questions of a kind that the way back never saw. Seconds with the gate's.",
+        f"What `make run` makes of the same people (`{SERVED}`; of those who give thumbs and never",
+        f"say a word: `{THUMBS_SERVED}`). Unlike in the rest of this page, no set of re-answers",
+        f"begins that would end after {TrainConfig().train_seconds:.0f} s, every fifth rating after"
+        " a first version is kept for",
+        "the gate, so that jobs begin at 8, 18, 28, 38 rated turns, and a version that the gate",
+        "refuses answers nobody. The shares are of satisfied replies, to held-out questions other",
+        f"than the first {HELD_OUT}, which settings were chosen on. Drift: on questions other than",
+        "those by which a version is moved back. Seconds: with the gate's.",
     ]
     return [*said, "", *grid([*head, "refused", "steps", "s per update"], rows)] if rows else []
 

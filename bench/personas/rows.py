@@ -71,6 +71,15 @@ def _made_with(row: dict[str, Any]) -> dict[str, Any]:
     return {**made, "config": asdict(TrainConfig()) | made.get("config", {})}
 
 
+def are_alike(some: Cells, others: Cells) -> bool:
+    """Whether, seed by seed, each held-out reply kept the wish in both or in neither."""
+    verdicts = [
+        {(c["seed"], turns): asked["passed"] for c in group for turns, asked in c["evals"].items()}
+        for group in (some, others)
+    ]
+    return bool(some) and verdicts[0] == verdicts[1]
+
+
 def of(cells: Iterable[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
     return [cell for cell in cells if all(cell[name] == value for name, value in wanted.items())]
 
