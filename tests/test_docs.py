@@ -137,6 +137,12 @@ def test_the_readme_maps_every_file() -> None:
     mapped = {name for name in readme_map() if not name.endswith("/")}
     assert mapped - files == set(), "on the map and not in the tree"
     assert files - mapped == set(), "in the tree and not on the map"
+    assert list(readme_map()) == sorted(readme_map(), key=_folder_and_name), "the map in order"
+
+
+def _folder_and_name(path: str) -> tuple[int, str]:
+    """The map's three folders in their order, each by the alphabet."""
+    return ("rollouts", "training", "clawweb").index(path.split("/")[0]), path
 
 
 def test_the_map_is_terse() -> None:
