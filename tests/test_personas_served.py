@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench.personas.aims import aims
-from bench.personas.legend import arithmetic, asked_more, by_earlier_trainers, trainers
+from bench.personas.legend import arithmetic, asked_more, by_earlier_trainers
 from bench.personas.pairs import beside
 from bench.personas.questions import HELD_OUT
 from bench.personas.recipes import SERVED, THUMBS_SERVED, TRAINER
@@ -193,8 +193,10 @@ def test_the_table_says_whose_trainers_its_rows_are() -> None:
         row_of(seed=seed) | {"made_with": {"trainer": trainer}}
         for seed, trainer in ((0, 1), (1, TRAINER))
     ]
-    assert f"trainer's number, 1 by 1, 1 by {TRAINER}" in table(rows)
-    assert "trainer's number" not in table(rows[1:])
+    text = table(rows)
+    assert f"Of the 2 rows 1 are by today's trainer (number {TRAINER})" in text
+    assert "the others by earlier ones (1 by number 1)" in text
+    assert f"All 1 rows are by today's trainer (number {TRAINER})." in table(rows[1:])
 
 
 def test_rows_are_compared_on_the_questions_that_every_row_was_asked() -> None:
@@ -211,21 +213,13 @@ def test_rows_are_compared_on_the_questions_that_every_row_was_asked() -> None:
     assert shared(asked("recipes", halves), 16) == [1] * 12 + [0, 1] * 6
 
 
-def test_it_is_said_how_many_rows_are_of_todays_trainer() -> None:
-    first, newest = row_of(), row_of(seed=1) | {"made_with": {"trainer": TRAINER}}
-    assert trainers([newest]) == [f"All 1 rows are by today's trainer (number {TRAINER})."]
-    said = "\n".join(trainers([first, newest]))
-    assert f"Of the 2 rows 1 are by today's trainer (number {TRAINER})" in said
-    assert "(1 by number 1)" in said
-
-
 def test_rows_whose_samples_had_lost_a_part_of_their_version_are_counted() -> None:
     trained = row_of() | {"updates": [{"seconds": 1.0, "liked": 0}]}
     exact, lossy = trained | {"dtype": "fp32"}, trained | {"dtype": "bf16"}
     newer = lossy | {"made_with": {"trainer": 2}}
     assert arithmetic([exact, exact]) == []
     (said,) = arithmetic([exact, lossy, newer])
-    assert "2 in bf16, 1 in fp32. Of those in bf16 1 were sampled from with less" in said
+    assert "2 in bf16, 1 in fp32.\nOf those in bf16 1 were sampled from with less" in said
     assert f"| short | {DEFAULT} | 2, 1 lossy |" in table([lossy, {**newer, "seed": 1}])
     never_sampled = [lossy | {"recipe": name} for name in ("openclaw-hybrid", "sft", "TRL kto")]
     (said,) = arithmetic([exact, *never_sampled])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from clawweb import tasks
 from clawweb.models import (
@@ -267,7 +268,12 @@ def test_a_judge_that_asks_for_ages_is_asked_again_all_the_same(alice, judge):
     turn = make_turn(alice)
     follow(turn)
     row = Judgement.objects.get(turn=turn)
+    before = timezone.now()
     judgements._postpone(row, votes=[], error="later", wait=1e15)
+    row.refresh_from_db()
+    assert (row.state, row.error) == (JudgementState.WAITING, "later")
+    assert row.try_at is not None
+    assert before < row.try_at <= timezone.now() + judgements.GIVE_UP
 
 
 def test_without_a_judge_nothing_waits(alice):

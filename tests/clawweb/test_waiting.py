@@ -211,9 +211,14 @@ def test_one_user_fills_a_quarter_of_the_line(alice: User, bob: User, setting: A
     wait(bob)
 
 
-def test_without_a_limit_nobody_is_refused_or_counted(alice: User, setting: Any) -> None:
+def test_without_a_limit_nobody_is_refused_or_counted(
+    alice: User, setting: Any, django_assert_num_queries: Any
+) -> None:
     setting(queue_turns=0)
     wait(alice, count=40)
+    assert Turn.objects.filter(state=TurnState.PENDING).count() == 40
+    with django_assert_num_queries(0):
+        waiting.check_line(alice)
 
 
 @wire

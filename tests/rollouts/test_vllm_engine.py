@@ -57,13 +57,16 @@ async def test_loading_never_swaps_weights_under_a_name(monkeypatch: pytest.Monk
 async def test_two_loads_of_one_adapter_at_once_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM locks per name, and refuses the one that waited."""
     held = iter([[], [{"id": "a-v1", "root": "/new"}]])
+    asked: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
         if request.url.path == "/v1/models":
             return httpx.Response(200, json={"data": next(held)})
         return httpx.Response(200 if request.url.path == "/health" else 400, json={})
 
     await answered_by(monkeypatch, answer).load(Policy(adapter="a-v1", version=1, path="/new"))
+    assert asked == ["/v1/models", "/v1/load_lora_adapter", "/health", "/v1/models"]
 
 
 @pytest.mark.parametrize(
