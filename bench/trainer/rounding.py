@@ -1,5 +1,5 @@
 """What it saves to round frozen weights to bf16 once: a pass with its gradient, and re-answers.
-And what plain products save in the attention of such a pass.
+And what laying them out once saves re-answers, and plain products the attention of such a pass.
 
     PYTHONPATH=. python bench/trainer/rounding.py --base var/models/SmolLM2-135M-Instruct
 
@@ -57,6 +57,12 @@ def rounding_anew(work: Work, base: Base, model: PeftModel) -> None:
         work(base, model)
 
 
+def laying_out_anew(work: Work, base: Base, model: PeftModel) -> None:
+    """Every product puts its weights, rounded once, into oneDNN's order."""
+    with mock.patch("training.adapters._LAYS_OUT", False):
+        work(base, model)
+
+
 def with_torchs_attention(work: Work, base: Base, model: PeftModel) -> None:
     """As transformers has it by default."""
     with mock.patch("training.forward.PLAIN_ATTENTION", 0):
@@ -80,6 +86,7 @@ def main() -> None:
     model = attach(base, TrainConfig(), None)
     compare(a_pass, rounding_anew, base, model, args.rounds)
     compare(reanswers, rounding_anew, base, model, args.rounds)
+    compare(reanswers, laying_out_anew, base, model, args.rounds)
     compare(a_pass, with_torchs_attention, base, model, args.rounds)
 
 

@@ -14,7 +14,7 @@ from peft import PeftModel
 from torch import Tensor
 
 from tests.training.conftest import DEVICE, job, samples
-from training import forward
+from training import adapters, forward
 from training.adapters import attach, merged, wearing
 from training.base import Base, load_base
 from training.config import TrainConfig
@@ -139,9 +139,40 @@ def test_replies_are_sampled_from_merged_weights_rounded_once(half: Base, model:
     with torch.no_grad(), half.autocast():
         expected = model(input_ids=ids).logits.float()
         with merged(model, torch.bfloat16):
-            assert half.model.get_output_embeddings().weight.dtype == torch.bfloat16
             found = model(input_ids=ids).logits.float()
     assert (found - expected).abs().max() < 0.05
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="it is a CPU's order of weights")
+def test_for_samples_weights_are_laid_out_once_and_say_the_same_to_the_bit(
+    half: Base, model: PeftModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head, ids = half.model.get_output_embeddings(), torch.arange(8)[None] + 5
+    plainly = head.forward
+    with torch.no_grad(), half.autocast():
+        with merged(model, torch.bfloat16):
+            assert head.forward != plainly  # a torch without the two functions would not
+            found = model(input_ids=ids).logits
+        assert head.forward == plainly
+        with pytest.raises(KeyError), merged(model, torch.bfloat16):
+            raise KeyError
+        assert "forward" not in vars(head)
+        monkeypatch.setattr(adapters, "_LAYS_OUT", False)
+        with merged(model, torch.bfloat16):
+            assert head.forward == plainly
+            assert head.weight.dtype == torch.bfloat16
+            assert torch.equal(model(input_ids=ids).logits, found)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 24])
+def test_a_product_laid_out_has_its_bias(rows: int) -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(24, 40)
+    x_BI = torch.randn(rows, 24)
+    with torch.no_grad():
+        found = adapters._laid_out(layer, torch.bfloat16)(x_BI)
+        low = layer.to(torch.bfloat16)
+        torch.testing.assert_close(found, low(x_BI.to(torch.bfloat16)), rtol=0.01, atol=0.01)
 
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
