@@ -48,7 +48,7 @@ SATISFIED = ((16, 0.90), (32, 0.95))  # (rated turns, mean share satisfied)
 NLL_ABOVE = 0.15  # the hinted base's, nats per token
 SOONER = 0.5  # of the turns that upstream's best needs
 LIKELY = 0.05  # p of the bootstrap
-LEAKS = {  # whose leaks are told, and how the aim's line says it
+HOW = {  # who is meant, as the aim's line says it
     DEFAULT: "",
     SERVED: " as `make run` serves it",
     THUMBS_SERVED: " as `make run` serves it, by thumbs alone",
@@ -72,7 +72,8 @@ def aims(cells: Cells) -> list[str]:
         _drift(cells, "the same of everybody's: the last"),
         _drift_elsewhere(cells),
         _accepted(cells),
-        _of_question(cells),
+        _of_question(cells, DEFAULT),
+        _of_question(cells, SERVED),
         *_leaks(cells),
         _sooner(cells),
         *_thumbs(cells),
@@ -201,7 +202,7 @@ def _leaks(cells: Cells) -> list[list[str]]:
     rows, marks = [], [str(turns) for turns, _ in SATISFIED]
     groups = {
         recipe: [cell for cell in of(cells, recipe=recipe) if "rest" in cell["evals"]["0"]]
-        for recipe in LEAKS
+        for recipe in HOW
     }
     alike = are_alike(groups[SERVED], groups[THUMBS_SERVED])
     for recipe, group in groups.items():
@@ -210,7 +211,7 @@ def _leaks(cells: Cells) -> list[list[str]]:
         asked = [turns for turns in marks if all(turns in cell["evals"] for cell in group)]
         ends = asked or [min(map(last, group), key=int)]
         but = UNHEARD if alike and recipe == SERVED else ""
-        rows += [_leak(group, turns, LEAKS[recipe], but) for turns in ends]
+        rows += [_leak(group, turns, HOW[recipe], but) for turns in ends]
     return rows
 
 
@@ -259,15 +260,15 @@ def _accepted(cells: Cells) -> list[str]:
     return [words, f"{count} of {len(tested)}{but}", _met(not refused)]
 
 
-def _of_question(cells: Cells) -> list[str]:
+def _of_question(cells: Cells, recipe: str) -> list[str]:
     """The gate asks this of neutral prompts; here it is asked of the person's own kind."""
-    shares = question_shares(cells, DEFAULT)
+    shares = question_shares(cells, recipe)
     if not shares:
         return []
     lost = [person for person, share in shares if share < OF_QUESTION]
     words = (
-        f"no person's replies degenerate: held-out replies have {OF_QUESTION} of the question or"
-        " more, the base's having 1"
+        f"no person's replies degenerate{HOW[recipe]}: held-out replies have {OF_QUESTION} of the"
+        " question or more, the base's having 1"
     )
     said = ", ".join(f"{person} {lost.count(person)}" for person in dict.fromkeys(lost))
     count = f"{len(shares) - len(lost)} of {len(shares)} that measured it"
