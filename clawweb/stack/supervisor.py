@@ -64,6 +64,7 @@ GROUP = """
 programs = {programs}
 priority = {priority}
 """
+CONFIGURATION_FILE = "supervisord.conf"
 RPC_ERRORS = (OSError, HTTPException, xmlrpc.client.Error)
 
 
@@ -119,7 +120,7 @@ class Supervisor:
             programs = [name for name in names if group_of(name) == group]
             if programs:
                 text += GROUP.format(name=group, programs=",".join(programs), priority=priority)
-        path = self.run / "supervisord.conf"
+        path = self.run / CONFIGURATION_FILE
         path.write_text(text)
         path.chmod(0o600)
         return path
@@ -224,15 +225,16 @@ def end_orphans(config: Config) -> bool:
     """What an `up` that was killed has left. True if there was anything."""
     run = run_folder(config)
     pid = pid_in(run / "supervisord.pid")
-    found = pid is not None and is_supervisord(pid)
+    found = pid is not None and is_supervisord(pid, run)
     if pid is not None and found:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + 14
-        while time.monotonic() < deadline and is_supervisord(pid):
+        while time.monotonic() < deadline and is_supervisord(pid, run):
             time.sleep(0.1)
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            if is_supervisord(pid, run):
+                os.kill(pid, signal.SIGKILL)
     killed = guard.kill_marked(mark(config), exact=False)
     Supervisor(config, []).tidy()
     return found or killed > 0
@@ -245,12 +247,15 @@ def pid_in(path: Path) -> int | None:
         return None
 
 
-def is_supervisord(pid: int) -> bool:
-    """Guards against a process that was given the same number since."""
+def is_supervisord(pid: int, run: Path) -> bool:
+    """Whether it is that of this data folder: since it was noted, the number may have been given to
+    any process, and after a reboot easily to another installation's."""
+    own = str(run / CONFIGURATION_FILE).encode()
     try:
-        return b"supervisor.supervisord" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
+    return b"supervisor.supervisord" in words and own in words
 
 
 def group_of(name: str) -> str:

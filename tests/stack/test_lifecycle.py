@@ -5,13 +5,16 @@ from __future__ import annotations
 import fcntl
 import signal
 import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from clawweb.config import Config
-from clawweb.stack import lifecycle, readiness, terminal
+from clawweb.stack import lifecycle, readiness, supervisor, terminal
 from clawweb.stack.terminal import StackError, Stopped
 
 
@@ -116,3 +119,30 @@ def test_a_signal_that_python_drops_ends_the_start_all_the_same() -> None:
 
 class NotReady:
     """A supervisor of which nothing is asked any more."""
+
+
+def test_a_number_that_another_installations_supervisor_has_by_now_ends_nothing(
+    tmp_path: Path,
+) -> None:
+    """After a reboot both start with the same low numbers, and the noted one is the other's."""
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    lifecycle.prepare_folders(settings(mine))
+    code = "import signal as s, time; s.signal(s.SIGTERM, s.SIG_DFL); print(flush=True); "
+    code += "time.sleep(600)"
+    looks = ["supervisor.supervisord", "-c", str(theirs / "run" / "supervisord.conf")]
+    with subprocess.Popen([sys.executable, "-c", code, *looks], stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout
+            other.stdout.readline()
+            (mine / "run" / "supervisord.pid").write_text(str(other.pid))
+            assert not supervisor.end_orphans(settings(mine))
+            assert other.poll() is None
+            (theirs / "run").mkdir(parents=True)
+            (theirs / "run" / "supervisord.pid").write_text(str(other.pid))
+            waits = threading.Thread(target=other.wait)  # a child that has ended keeps its number
+            waits.start()
+            assert supervisor.end_orphans(settings(theirs))
+            waits.join(10)
+            assert other.returncode == -signal.SIGTERM
+        finally:
+            other.kill()
