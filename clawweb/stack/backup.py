@@ -30,6 +30,8 @@ FORMAT = 1
 MANIFEST, SQLITE, DUMP = "manifest.json", "clawweb.sqlite3", "database.dump"
 SECRETS = ("secret_key", "install_id")  # sessions, and the names of versions, rest on them
 FOLDER = "adapters"
+# Of pg_restore. Roles and what they may are the old server's; a new one need not know them.
+INTO_ANY_SERVER = ("--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction")
 
 
 def write_backup(config: Config, target: Path) -> dict[str, Any]:
@@ -130,16 +132,29 @@ def restore_backup(config: Config, source: Path) -> dict[str, Any]:
             _unpack(archive, name, digest, Path(scratch))
         if connection.vendor != "sqlite":
             dump = str(Path(scratch) / DUMP)
-            _postgres("pg_restore", "--no-owner", "--exit-on-error", "--single-transaction", dump)
+            _postgres("pg_restore", *INTO_ANY_SERVER, dump)
             Path(dump).unlink()
         for path in sorted(Path(scratch).iterdir(), key=lambda path: path.name == SQLITE):
-            shutil.move(path, config.var / path.name)  # the database last: then it is restored
+            _place(path, config.var / path.name)  # the database last: then it is restored
     return manifest
 
 
+def _place(source: Path, target: Path) -> None:
+    """A folder that is there, and empty, is filled: it may be a volume of its own."""
+    if target.is_dir():
+        for path in source.iterdir():
+            shutil.move(path, target / path.name)
+    else:
+        shutil.move(source, target)
+
+
 def _refuse_unless_empty(config: Config) -> None:
-    names = (SQLITE, FOLDER) if connection.vendor == "sqlite" else (FOLDER,)
+    # A write-ahead log that an older database has left would be played into the restored one.
+    names = (SQLITE, f"{SQLITE}-wal") if connection.vendor == "sqlite" else ()
     there = [name for name in names if (config.var / name).exists()]
+    folder = config.var / FOLDER
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        there.append(FOLDER)
     if there:
         raise StackError(
             f"{config.var} holds {' and '.join(there)} already: restore into an empty folder "
@@ -194,15 +209,24 @@ def _sha256(path: Path) -> str:
 
 
 def _postgres(program: str, *options: str) -> None:
-    """pg_dump or pg_restore on the database of the settings; the password goes by environment."""
+    """pg_dump or pg_restore on the database of the settings, reached as we reach it: the password
+    and the options of its address (sslmode, sslrootcert, …) go by environment."""
     if shutil.which(program) is None:
         raise StackError(f"{program} is needed for PostgreSQL: install PostgreSQL's client")
     settings = connection.settings_dict
     address = {"HOST": "--host", "PORT": "--port", "USER": "--username", "NAME": "--dbname"}
     where = [f"{flag}={settings[name]}" for name, flag in address.items() if settings.get(name)]
-    env = {**os.environ, "PGPASSWORD": settings.get("PASSWORD") or ""}
+    env = {**os.environ, "PGPASSWORD": settings.get("PASSWORD") or "", **_libpq_options()}
     done = subprocess.run(
         [program, *where, *options], env=env, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise StackError(f"{program} failed: {done.stderr.strip()[-1000:]}")
+
+
+def _libpq_options() -> dict[str, str]:
+    from psycopg import pq
+
+    chosen = connection.settings_dict.get("OPTIONS") or {}
+    known = {option.keyword.decode(): option.envvar for option in pq.Conninfo.get_defaults()}
+    return {known[name].decode(): str(chosen[name]) for name in chosen if known.get(name)}

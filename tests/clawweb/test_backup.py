@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,6 +100,41 @@ def test_a_restored_folder_has_all_of_it(file, version, empty):
 
 
 @sqlite_alone
+def test_a_folder_for_versions_that_is_there_and_empty_is_filled(file, version, empty):
+    """In a container it is a volume of its own, which nobody can take away."""
+    (empty.var / "adapters").mkdir(parents=True)
+    backup.restore_backup(empty, file)
+    assert (empty.var / version.path / "adapter_model.safetensors").read_bytes() == b"weights"
+
+
+@sqlite_alone
+def test_what_an_older_database_left_is_not_played_into_the_restored_one(file, empty):
+    empty.var.mkdir()
+    (empty.var / "clawweb.sqlite3-wal").write_bytes(b"of a database that was deleted")
+    with pytest.raises(StackError, match="sqlite3-wal already"):
+        backup.restore_backup(empty, file)
+
+
+def test_postgres_own_programs_come_in_as_we_do(monkeypatch):
+    """Else they would ask for less than the address says: no certificate, say."""
+    options = {"sslmode": "verify-full", "sslrootcert": "/ca.pem", "pool": True}
+    settings = {"HOST": "db", "NAME": "n", "PASSWORD": "secret", "OPTIONS": options}
+    monkeypatch.setattr(backup, "connection", SimpleNamespace(settings_dict=settings))
+    monkeypatch.setattr(backup.shutil, "which", lambda _: "/there")
+    seen: dict[str, Any] = {}
+
+    def run(command: list[str], *, env: dict[str, str], **_: Any) -> Any:
+        seen.update(env, command=command)
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(backup.subprocess, "run", run)
+    backup._postgres("pg_dump")
+    assert (seen["PGSSLMODE"], seen["PGSSLROOTCERT"]) == ("verify-full", "/ca.pem")
+    assert seen["PGPASSWORD"] == "secret"
+    assert "secret" not in " ".join(seen["command"])
+
+
+@sqlite_alone
 def test_what_is_there_is_not_overwritten(file, empty):
     backup.restore_backup(empty, file)
     with pytest.raises(StackError, match="an empty folder"):
@@ -181,8 +217,17 @@ def test_postgres_is_dumped_whole_and_refused_where_tables_are(file, empty, tmp_
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="of PostgreSQL's own programs")
-def test_an_empty_postgres_gets_the_rows_back(file, version, empty, monkeypatch):
+def test_an_empty_postgres_gets_the_rows_back(version, alice, empty, monkeypatch, tmp_path):
+    """Also where a role is unknown that might read the old one."""
+    file = tmp_path / "backup.zip"
     with connection.cursor() as cursor:
+        cursor.execute("CREATE ROLE passing_reader")
+        cursor.execute("GRANT SELECT ON clawweb_adapterversion TO passing_reader")
+        try:
+            backup.write_backup(config(), file)
+        finally:
+            cursor.execute("DROP OWNED BY passing_reader")
+            cursor.execute("DROP ROLE passing_reader")
         cursor.execute("CREATE DATABASE restored")
     other = connection.copy("restored")
     other.settings_dict = {**connection.settings_dict, "NAME": "restored"}
