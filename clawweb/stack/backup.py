@@ -14,8 +14,9 @@ import subprocess
 import tempfile
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 from django.db import connection
 from django.utils import timezone
@@ -40,29 +41,47 @@ def write_backup(config: Config, target: Path) -> dict[str, Any]:
     Everything may run meanwhile: the database is copied in one piece first, and a version's folder
     is never changed once it is written. One that was removed in between is named under `missing`.
     """
-    if target.exists():
-        raise StackError(f"{target} is there already; a backup never overwrites another")
+    _refuse_to_overwrite(target)
     _refuse_without_room(config, target)
     versions = _versions()
     with tempfile.TemporaryDirectory(dir=config.var, prefix=".backup-") as scratch:
         database = _copy_database(Path(scratch))
-        partial = target.with_name(f".{target.name}.partial")
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
-            with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
-                hashes = dict(_pack(archive, config, database))
-                manifest = {
-                    "format": FORMAT,
-                    "made_at": timezone.now().isoformat(),
-                    "database": connection.vendor,
-                    "base_hash": base_hash(),
-                    "files": hashes,
-                    "missing": [path for path in versions if f"{path}/" not in _folders(hashes)],
-                }
-                archive.writestr(MANIFEST, json.dumps(manifest, indent=1))
+        manifest: dict[str, Any] = {}
+        with _whole(target) as out, zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+            hashes = dict(_pack(archive, config, database))
+            manifest |= {
+                "format": FORMAT,
+                "made_at": timezone.now().isoformat(),
+                "database": connection.vendor,
+                "base_hash": base_hash(),
+                "files": hashes,
+                "missing": [path for path in versions if f"{path}/" not in _folders(hashes)],
+            }
+            archive.writestr(MANIFEST, json.dumps(manifest, indent=1))
+    return manifest
+
+
+@contextmanager
+def _whole(target: Path) -> Iterator[IO[bytes]]:
+    """A file that is called `target` once all of it is on the disk. Of one that was not finished
+    nothing stays: it may be what has filled the disk. Two at once do not write into each other."""
+    with tempfile.NamedTemporaryFile(
+        dir=target.parent, prefix=f".{target.name}.", suffix=".partial", delete=False
+    ) as out:
+        try:
+            yield out
             out.flush()
             os.fsync(out.fileno())
-        partial.rename(target)
-    return manifest
+            _refuse_to_overwrite(target)  # of two at once the second has found none before
+            Path(out.name).rename(target)
+        except BaseException:
+            Path(out.name).unlink(missing_ok=True)
+            raise
+
+
+def _refuse_to_overwrite(target: Path) -> None:
+    if target.exists():
+        raise StackError(f"{target} is there already; a backup never overwrites another")
 
 
 def _refuse_without_room(config: Config, target: Path) -> None:

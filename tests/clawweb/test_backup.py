@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import sqlite3
@@ -82,6 +83,32 @@ def test_a_version_whose_files_are_gone_is_named(version, tmp_path):
 def test_a_backup_never_overwrites(file):
     with pytest.raises(StackError, match="never overwrites"):
         backup.write_backup(config(), file)
+
+
+def test_of_a_backup_that_found_no_room_nothing_stays(version, tmp_path, monkeypatch):
+    def pack(archive: zipfile.ZipFile, *_: Any) -> Any:
+        archive.writestr("half", "of it")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(backup, "_pack", pack)
+    with pytest.raises(OSError, match="No space"):
+        backup.write_backup(config(), tmp_path / "backup.zip")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_two_backups_to_one_file_the_first_to_end_is_kept(version, tmp_path, monkeypatch):
+    path, pack = tmp_path / "backup.zip", backup._pack
+
+    def and_another(archive: zipfile.ZipFile, *rest: Any) -> Any:
+        monkeypatch.setattr(backup, "_pack", pack)
+        backup.write_backup(config(), path)
+        return pack(archive, *rest)
+
+    monkeypatch.setattr(backup, "_pack", and_another)
+    with pytest.raises(StackError, match="never overwrites"):
+        backup.write_backup(config(), path)
+    assert list(tmp_path.iterdir()) == [path]
+    assert zipfile.ZipFile(path).testzip() is None
 
 
 @sqlite_alone
