@@ -4,8 +4,11 @@ hurries."""
 from __future__ import annotations
 
 import os
+from datetime import datetime
+from typing import Any
 
 from celery import Celery
+from celery.beat import Scheduler
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "clawweb.settings")
 
@@ -36,6 +39,7 @@ app.conf.update(
     worker_prefetch_multiplier=1,
     worker_hijack_root_logger=False,
     timezone="UTC",
+    beat_scheduler="clawweb.celery:Clock",
     beat_schedule={
         "sweep": {
             "task": "clawweb.tasks.sweep",
@@ -51,3 +55,21 @@ app.conf.update(
     },
 )
 app.autodiscover_tasks(["clawweb"])
+
+
+class Clock(Scheduler):
+    """Celery's own keeps in a file, and in memory, when each task is due next. Where the machine's
+    clock was ahead for a while, that is days or years off, and nothing would be swept until then.
+    All of ours may come at any time: what is due is forgotten at a start, and when it goes back.
+    """
+
+    newest: datetime | None = None  # that the machine's clock has shown
+
+    def tick(self, *args: Any, **kwargs: Any) -> float:
+        now = self.app.now()
+        if self.newest is None or now < self.newest:
+            for entry in self.schedule.values():
+                entry.last_run_at = now - entry.schedule.run_every
+            self._heap = None
+        self.newest = now
+        return float(super().tick(*args, **kwargs))

@@ -216,9 +216,9 @@ def worker_judge(config: Config) -> Part:
     )
 
 
-def beat(config: Config) -> Part:
+def beat(_: Config) -> Part:
     command = [sys.executable, "-m", "celery", "-A", "clawweb.celery:app", "beat"]
-    command += ["--schedule", str(run_folder(config) / "beat-schedule"), "--pidfile", ""]
+    command += ["--pidfile", ""]
     return Part(name="beat", command=[*command, "--loglevel", "WARNING"])
 
 

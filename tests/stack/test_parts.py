@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
+from celery import Celery
 from safetensors.numpy import save_file
 
-from clawweb import generator
+from clawweb import celery, generator
 from clawweb.config import Config
 from clawweb.stack import parts
 
@@ -144,3 +146,37 @@ def test_where_vllm_would_mix_adapters_into_base_it_is_mended(
         found = find_spec(module)
         assert found
         assert f"class {name}:" in Path(str(found.origin)).read_text(encoding="utf-8")
+
+
+def test_a_clock_that_was_ahead_for_a_while_keeps_no_sweep_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app, sent = Celery("clock", broker="memory://", set_as_current=False), []
+    app.conf.update(
+        beat_schedule={
+            "sweep": {"task": "sweep", "schedule": 15.0},
+            "settle": {"task": "settle", "schedule": 5.0},
+        }
+    )
+    clock = celery.Clock(app, Producer=lambda *_, **__: None)
+    monkeypatch.setattr(clock, "apply_entry", lambda entry, producer: sent.append(entry.name))
+
+    def due(now: datetime) -> list[str]:
+        monkeypatch.setattr(app, "now", lambda: now)
+        sent.clear()
+        for _ in range(4):
+            clock.tick()
+        return sorted(sent)
+
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    assert due(now + timedelta(days=365)) == ["settle", "sweep"]  # at a start, all of them
+    assert due(now + timedelta(days=365, seconds=6)) == ["settle"]
+    assert due(now) == ["settle", "sweep"]  # the machine has asked a time server
+    assert due(now + timedelta(seconds=1)) == []
+    assert due(now + timedelta(seconds=16)) == ["settle", "sweep"]
+
+
+def test_beat_keeps_its_times_by_that_clock_and_in_no_file(tmp_path: Path) -> None:
+    app = celery.app
+    assert app.conf.beat_scheduler == "clawweb.celery:Clock"
+    assert "--schedule" not in parts.beat(settings(tmp_path)).command
