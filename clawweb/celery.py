@@ -8,10 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from celery import Celery
-from celery.beat import Scheduler
+from celery.beat import ScheduleEntry, Scheduler
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "clawweb.settings")
 
+from clawweb import valkey
 from clawweb import worker as _worker  # noqa: F401  # its signal handlers
 from clawweb.config import config
 
@@ -73,3 +74,7 @@ class Clock(Scheduler):
             self._heap = None
         self.newest = now
         return float(super().tick(*args, **kwargs))
+
+    def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
+        if not valkey.is_unread("default"):  # what is sent is due again before anybody reads it
+            super().apply_entry(entry, producer)

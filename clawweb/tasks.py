@@ -6,13 +6,14 @@ The queue only hurries. Everything here can be started again from the rows by `s
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from celery import Task, shared_task
 from celery.signals import worker_ready
 from django.db import transaction
 
-from clawweb import disk, sentences, transfer_run
+from clawweb import disk, sentences, transfer_run, valkey
 from clawweb.config import config
 from clawweb.models import Turn, User
 from clawweb.selectors.chat import next_turn
@@ -48,6 +49,16 @@ def _send(task: Task, ids: tuple[str, ...], expires: float | None = None) -> Non
         task.apply_async(args=ids, retry=False, expires=expires)
     except Exception as exc:  # kombu's errors are many; any of them means "not now"
         log.warning("%s%s is not queued, the sweep will do it: %s", task.name, ids, exc)
+
+
+def _send_again(task: Task, ids: Sequence[str]) -> None:
+    """What is not taken until the next sweep is sent again then: it must not pile up. Who takes it
+    drops what is too old; where nobody does, as without a trainer, the queue would grow till its
+    server is full, so a long one gets no more."""
+    queue = (task.app.conf.task_routes or {}).get(task.name, {}).get("queue", "default")
+    if ids and not valkey.is_unread(queue):
+        for name in ids:
+            _send(task, (name,), config().sweep_seconds)
 
 
 def after_rating(user: User) -> None:
@@ -173,23 +184,17 @@ def _sweep_erased() -> None:
 def _sweep_jobs() -> None:
     for user in [*feedback.settle_due(), *jobs.users_with_batches()]:
         after_rating(user)
-    # What is not taken until the next sweep is sent again then: it must not pile up.
-    until_then = config().sweep_seconds
-    for job in jobs.forgotten_jobs():
-        _send(run_training_job, (job.public_id,), until_then)
-    for job in versions.jobs_to_deploy():
-        _send(deploy, (job.public_id,), until_then)
+    _send_again(run_training_job, [job.public_id for job in jobs.forgotten_jobs()])
+    _send_again(deploy, [job.public_id for job in versions.jobs_to_deploy()])
 
 
 def _sweep_judgements() -> None:
-    for pk in judgements.due():
-        _send(judge, (str(pk),), config().sweep_seconds)
+    _send_again(judge, [str(pk) for pk in judgements.due()])
 
 
 def _sweep_files() -> None:
     transfers.erase_old()
-    for row in transfers.forgotten():
-        _send(run_transfer, (row.public_id,), config().sweep_seconds)
+    _send_again(run_transfer, [row.public_id for row in transfers.forgotten()])
 
 
 def _sweep_engine() -> None:

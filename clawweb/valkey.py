@@ -22,6 +22,7 @@ MAX_ENTRIES = 5000
 MAX_READERS = 10_000  # connections that one event loop's readers keep
 WAKE = "gen:wake"  # a list of new turns' ids that generators wait on
 WAKE_ENTRIES = 64  # those beyond it, and those of the last minute, are found by their rows
+LONG_QUEUE = 1000  # messages, of a kilobyte each
 STOP = "gen:stop"  # a channel of turn ids
 
 ValkeyError = redis.RedisError
@@ -97,6 +98,14 @@ def call_stop(public_id: str) -> None:
         _shared(config().redis).publish(STOP, public_id)
     except ValkeyError:
         return
+
+
+def is_unread(queue: str) -> bool:
+    """Whether so much waits in this queue of Celery's that nobody seems to read it."""
+    try:
+        return bool(_shared(config().redis).llen(queue) >= LONG_QUEUE)
+    except ValkeyError:
+        return False
 
 
 def keep_text(public_id: str, content: dict[str, Any]) -> None:
