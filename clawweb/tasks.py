@@ -6,7 +6,8 @@ The queue only hurries. Everything here can be started again from the rows by `s
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from celery import Task, shared_task
@@ -26,6 +27,7 @@ from clawweb.services import (
     housekeeping,
     jobs,
     judgements,
+    outage,
     retention,
     serving,
     sessions,
@@ -164,10 +166,19 @@ def sweep() -> None:
         _sweep_engine,
     )
     for step in (*steps, health.forget_dead):
-        try:
+        with _alone(step.__name__):
             step()
-        except (RolloutError, OSError) as exc:  # the engine, or the disk: the others go on
-            log.warning("%s: %s", step.__name__, exc)
+
+
+@contextmanager
+def _alone(what: str) -> Iterator[None]:
+    """One step's, or one user's, trouble keeps no other from its turn: the next sweep tries again.
+    Of the engine, the disk and the database it is known where it is."""
+    try:
+        yield
+    except Exception as exc:
+        is_known = isinstance(exc, RolloutError | OSError) or outage.is_away(exc)
+        log.warning("%s: %s", what, exc, exc_info=None if is_known else exc)
 
 
 def _sweep_turns() -> None:
@@ -183,7 +194,8 @@ def _sweep_erased() -> None:
 
 def _sweep_jobs() -> None:
     for user in [*feedback.settle_due(), *jobs.users_with_batches()]:
-        after_rating(user)
+        with _alone(f"a batch of user {user.pk}"):
+            after_rating(user)
     _send_again(run_training_job, [job.public_id for job in jobs.forgotten_jobs()])
     _send_again(deploy, [job.public_id for job in versions.jobs_to_deploy()])
 

@@ -10,9 +10,10 @@ import pytest
 from django.db import IntegrityError, InterfaceError, OperationalError
 from django.test import AsyncClient, Client
 
+from clawweb import tasks
 from clawweb.models import User
 from clawweb.orm import in_db
-from clawweb.services import accounts
+from clawweb.services import accounts, jobs
 from clawweb.services.outage import is_away, outage
 from clawweb.valkey import ValkeyError
 
@@ -99,3 +100,26 @@ async def test_openais_interface_says_it_in_its_shape(
     answer = await AsyncClient().get("/v1/models", headers={"Authorization": f"Bearer {plain}"})
     assert (answer.status_code, answer["Retry-After"]) == (503, "5")
     assert answer.json()["error"]["code"] == "database_away"
+
+
+def test_what_breaks_in_a_sweep_keeps_nothing_else_from_its_turn(
+    alice: User, bob: User, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked, sent = [], []
+
+    def breaks(*_: Any) -> None:
+        raise ValueError("a row that nobody has thought of")
+
+    def queue_batch(user: User) -> None:
+        asked.append(user)
+        breaks()
+
+    monkeypatch.setattr(tasks.chat, "interrupt_abandoned", breaks)
+    monkeypatch.setattr(jobs, "users_with_batches", lambda: [alice, bob])
+    monkeypatch.setattr(jobs, "queue_batch", queue_batch)
+    monkeypatch.setattr(tasks, "_send_again", lambda task, ids: sent.append(task.name))
+    monkeypatch.setattr(tasks, "_sweep_engine", lambda: None)
+    tasks.sweep()
+    assert asked == [alice, bob]
+    assert "clawweb.tasks.deploy" in sent
+    assert caplog.text.count("a row that nobody has thought of") >= 3
