@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from django.contrib.staticfiles.storage import staticfiles_storage
@@ -21,14 +22,42 @@ from clawweb.static_files import HashedStorage
 
 KEPT_BACKUPS = 5
 DAY = 86_400.0
+START_LOCK = 0x636C6177  # of PostgreSQL's advisory locks
 
 
 def prepare_database(config: Config) -> None:
     """Refuses a newer schema before it writes anything."""
     try:
-        executor = MigrationExecutor(connection)
+        connection.ensure_connection()
     except OperationalError as error:
         raise StackError(f"the database does not answer: {error} (CLAWWEB_DATABASE_URL)") from error
+    with one_at_a_time():
+        migrate(config)
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Of several machines that start at once each migrates what the one before has left
+    (PostgreSQL). Asked again and again: who waited in a query would keep indexes waiting that are
+    made concurrently."""
+    is_said = False
+    while connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_try_advisory_lock(%s)", [START_LOCK])
+            if cursor.fetchone() == (True,):
+                break
+        if not is_said:
+            say("database: another start prepares it")
+        is_said = True
+        time.sleep(0.2)
+    try:
+        yield
+    finally:
+        connection.close()  # and with it the lock
+
+
+def migrate(config: Config) -> None:
+    executor = MigrationExecutor(connection)
     refuse_newer_schema(executor)
     missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
     if executor.loader.applied_migrations:
@@ -41,7 +70,6 @@ def prepare_database(config: Config) -> None:
         say(
             f"warning: {shut} second factors are sealed with another secret key; docs/operations.md"
         )
-    connection.close()
 
 
 def refuse_newer_schema(executor: MigrationExecutor) -> None:

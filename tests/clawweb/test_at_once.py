@@ -27,6 +27,7 @@ from clawweb.models import (
 )
 from clawweb.services import chat, feedback, jobs, sessions, versions
 from clawweb.services.errors import ServiceError
+from clawweb.stack import database
 from rollouts.types import Message, SamplingParams
 from tests.factories import make_adapter, make_turn, rated
 
@@ -173,3 +174,18 @@ def test_a_pending_reply_is_claimed_by_one_generator(alice):
         assert turn.state == TurnState.STREAMING
     tokens = [turn.lease_token for turn in claimed]
     assert len(set(tokens)) == len(tokens)
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite serves one machine")
+def test_of_several_starts_one_at_a_time_migrates() -> None:
+    inside: list[int] = []
+
+    def start(number: int) -> int:
+        with database.one_at_a_time():
+            inside.append(number)
+            time.sleep(0.2)
+            most = len(inside)
+            inside.remove(number)
+        return most
+
+    assert at_once(start) == [1] * MANY
