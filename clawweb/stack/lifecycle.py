@@ -13,6 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import urlsplit
+
+import redis
 
 from clawweb.config import Config
 from clawweb.engine import base_hash
@@ -33,6 +36,7 @@ from clawweb.stack.terminal import (
 from rollouts.judge import find_judge
 from rollouts.judge_model import ModelJudge
 
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM takes
 LONGEST_SOCKET_PATH = 100  # of 107 characters; supervisord appends its pid while it makes one
 
 
@@ -47,6 +51,7 @@ def up(config: Config, names: list[str]) -> int:
         with only_one(config):
             parts = chosen(config, names)
             check_judge(config)
+            check_settings(config)
             check_needs(config, [part.name for part in parts])
             if end_orphans(config):
                 say("ended what an earlier start had left behind")
@@ -87,6 +92,28 @@ def check_judge(config: Config) -> None:
     except ValueError as error:
         setting = "CLAWWEB_JUDGE" if config.judge else "CLAWWEB_JUDGE_URL, CLAWWEB_JUDGE_MODEL"
         raise StackError(f"{error} ({setting})") from error
+
+
+def check_settings(config: Config) -> None:
+    """Values that no part could use: they would all start, and fail again and again, each deep in
+    its log. No value is shown that may hold a password."""
+    for url in config.vllms:
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise StackError(
+                f"an address starts with http:// or https://, not {url!r} (CLAWWEB_VLLM_URL)"
+            )
+    try:
+        redis.ConnectionPool.from_url(config.redis)
+    except ValueError:
+        raise StackError(
+            "the queue's address is no redis://, rediss:// or unix:// that can be read; what is "
+            "not a letter or digit in a password stands as %XX (CLAWWEB_REDIS_URL)"
+        ) from None
+    if config.lora_rank not in RANKS:
+        known = ", ".join(map(str, RANKS))
+        raise StackError(f"a rank is one of {known}, not {config.lora_rank} (CLAWWEB_LORA_RANK)")
+    if config.template_file and not config.template_file.is_file():
+        raise StackError(f"there is no file {config.template_file} (CLAWWEB_CHAT_TEMPLATE)")
 
 
 def check_needs(config: Config, names: Sequence[str]) -> None:

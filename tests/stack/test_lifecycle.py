@@ -121,6 +121,26 @@ class NotReady:
     """A supervisor of which nothing is asked any more."""
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("vllm_url", "gpu:8100"),
+        ("vllm_url", "http://gpu:8100,http:/gpu2:8100"),
+        ("redis_url", "queue:6379"),
+        ("redis_url", "redis://:secret#word@queue/0"),
+        ("lora_rank", 12),
+        ("chat_template", "/nowhere.jinja"),
+    ],
+)
+def test_a_value_that_no_part_could_use_names_its_setting(
+    tmp_path: Path, setting: str, value: object
+) -> None:
+    lifecycle.check_settings(settings(tmp_path))
+    with pytest.raises(StackError, match=f"CLAWWEB_{setting.upper()}") as refused:
+        lifecycle.check_settings(settings(tmp_path, **{setting: value}))
+    assert "secret" not in str(refused.value)
+
+
 def test_a_number_that_another_installations_supervisor_has_by_now_ends_nothing(
     tmp_path: Path,
 ) -> None:
