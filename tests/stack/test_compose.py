@@ -147,6 +147,11 @@ def test_no_container_of_ours_is_root_or_may_become_it() -> None:
         assert not {"user", "privileged", "cap_add"} & set(service)
 
 
+def test_no_containers_log_can_fill_the_disk() -> None:
+    for service in SERVICES.values():
+        assert {"max-size", "max-file"} <= set(service["logging"]["options"])
+
+
 def test_no_secret_is_written_down() -> None:
     assert ".env" in (ROOT / ".dockerignore").read_text().split()
     assert ".env" in (ROOT / ".gitignore").read_text().split()
