@@ -15,6 +15,7 @@ class EngineConfig:
     base_name: str = "base"  # the name under which the base model is served
     connect_seconds: float = 2.0  # until the server must have taken the connection
     silence_seconds: float = 120.0  # longest wait between two pieces of an answer
+    list_seconds: float = 20.0  # the same for what needs no model: which adapters are loaded
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):

@@ -136,17 +136,19 @@ class VllmEngine:
             raise EngineRefused(_reason(response))
 
     async def loaded(self) -> dict[str, str]:
+        patience = httpx.Timeout(self._config.list_seconds, connect=self._config.connect_seconds)
         async with self._client() as client:
-            response = await client.get("/v1/models")
+            response = await client.get("/v1/models", timeout=patience)
         if response.status_code >= 500:
             raise EngineUnavailable(_reason(response))
         if response.status_code != 200:
             raise EngineRefused(_reason(response))
-        return {
-            model["id"]: model["root"]
-            for model in response.json()["data"]
-            if model["id"] != self._config.base_name
-        }
+        try:
+            held = {model["id"]: model["root"] for model in response.json()["data"]}
+        except (LookupError, TypeError, ValueError) as exc:  # a proxy, or another kind of server
+            raise BadReply(f"{self._config.url} does not list its models as vLLM does") from exc
+        held.pop(self._config.base_name, None)
+        return held
 
     async def health(self) -> bool:
         try:

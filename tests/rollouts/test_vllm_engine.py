@@ -132,6 +132,33 @@ async def test_a_server_that_is_down_is_unavailable(unused_tcp_port: int) -> Non
         await down.loaded()
 
 
+@pytest.mark.parametrize("said", ["<html>Welcome</html>", "[]", '{"data": [{"id": "llama"}]}'])
+async def test_what_lists_no_models_as_vllm_does_is_a_bad_reply(
+    monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    """An address that leads to a proxy's page, say. What asks has a word for that, not a crash."""
+    with pytest.raises(BadReply, match="http://vllm"):
+        await answered_by(monkeypatch, lambda _: httpx.Response(200, text=said)).loaded()
+
+
+async def test_a_server_that_hangs_is_not_waited_for_as_for_a_reply() -> None:
+    """Each sweep asks what it holds; two that wait for minutes would be all the workers there
+    are."""
+    over = asyncio.Event()
+
+    async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    engine = build_engine(EngineConfig(url=url, key="k", list_seconds=0.2))
+    async with server:
+        with pytest.raises(EngineUnavailable):
+            await asyncio.wait_for(engine.loaded(), 20)
+        over.set()
+
+
 async def test_a_process_that_is_held_up_while_it_connects_asks_again() -> None:
     """Its time to connect is over when it goes on, though the server has taken the connection."""
 
