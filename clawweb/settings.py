@@ -7,6 +7,7 @@ from typing import Any
 
 import dj_database_url
 from csp.constants import SELF
+from django.core.exceptions import ImproperlyConfigured
 
 from clawweb.config import config
 
@@ -74,6 +75,11 @@ TEMPLATES = [
 
 def _database() -> dict[str, Any]:
     if _config.database_url:
+        if _config.database_url.partition("://")[0] not in ("postgres", "postgresql", "pgsql"):
+            raise ImproperlyConfigured(
+                "CLAWWEB_DATABASE_URL begins with postgres://. Without it SQLite is used, in the "
+                "data folder (CLAWWEB_VAR), as several processes need it."
+            )
         parsed = dj_database_url.parse(_config.database_url, conn_max_age=0)
         # Threads keep theirs (clawweb/orm.py): one that a restart of the server cut is found first.
         return {**parsed, "CONN_HEALTH_CHECKS": True}

@@ -9,10 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.recorder import MigrationRecorder
 
+from clawweb import settings
 from clawweb.config import Config
 from clawweb.stack import database
 from clawweb.stack.terminal import StackError
@@ -77,3 +79,16 @@ def test_a_database_that_later_code_migrated_is_refused() -> None:
 @pytest.mark.django_db
 def test_our_own_database_is_not_refused() -> None:
     database.refuse_newer_schema(MigrationExecutor(connection))
+
+
+@pytest.mark.parametrize("url", ["sqlite:////data/rows.sqlite3", "mysql://me:s3cret@db/x", "db/x"])
+def test_what_is_no_postgres_is_refused_without_a_password(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A SQLite that is named so would have none of our options: writers would lose thousands of
+    races, and a restore would put the rows elsewhere."""
+    given = Config(_env_prefix="NOT_FROM_THIS_ENVIRONMENT_", database_url=url)
+    monkeypatch.setattr(settings, "_config", given)
+    with pytest.raises(ImproperlyConfigured, match="CLAWWEB_DATABASE_URL") as refused:
+        settings._database()
+    assert "s3cret" not in str(refused.value)
