@@ -94,6 +94,9 @@ def _export(row: Transfer) -> None:
     except BaseException:
         whole.unlink(missing_ok=True)  # no row names it
         raise
+    for left in transfers.folder().glob(f"{row.public_id}.*{whole.suffix}"):
+        if left != whole:  # of an attempt that was killed after its file was whole
+            left.unlink(missing_ok=True)
 
 
 def _write_lines(row: Transfer, file: IO[bytes]) -> int:

@@ -29,7 +29,11 @@ _PREFIX = "base_model.model."
 
 FEW = 4  # rows that weights are laid out for; as good for dozens
 _ONEDNN: Any = torch.ops.mkldnn  # the two functions that torch's compiler calls for linear layers
-_LAYS_OUT = hasattr(_ONEDNN, "_reorder_linear_weight") and hasattr(_ONEDNN, "_linear_pointwise")
+_LAYS_OUT = (
+    all(hasattr(_ONEDNN, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
+    and hasattr(_ONEDNN, "_is_mkldnn_bf16_supported")
+    and _ONEDNN._is_mkldnn_bf16_supported()  # it refuses CPUs that have no instructions for bf16
+)
 
 # What the server refuses, or would quietly get wrong, unless the setting has this value.
 _PLAIN_SETTINGS: dict[str, tuple[object, ...]] = {

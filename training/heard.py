@@ -45,8 +45,10 @@ _IN_ENGLISH = rf"""
         (?:i|we|someone|somebody)\b[^,.;:]{{0,25}}\b(?:
             (?:ask|want|need|talk|speak|chat|request)\w*\b[^,.;:]{{0,25}}?\b(?:for|about)
                 \ {_NO_KIND}
-            | (?:want|need)\ an?\ (?!(?:answer|reply|response|explanation|example|\w+er|short|long
-                |quick|brief|detailed)\b)
+            | (?:want|need)\ an?\ (?!
+                (?:(?:\w+er|short|long|quick|brief|detailed)\ )?
+                (?:answer|reply|response|explanation|example|one)(?:[,.;:!?]|$|\ (?:i|we|you|it)\b)
+            )
         )
         | (?:it|this|that|they|(?:the|my|a)\ \w+)(?:
             (?:\ is|'s|\ are)\ (?:not\ )?about | \ comes\ (?:down\ )?to
@@ -55,7 +57,8 @@ _IN_ENGLISH = rf"""
     )
     | (?<!not\ )\b(?:only|except)\ for\ (?!(?:this|that|the|these|now|once|me|us|my|you|today)\b)
     | (?:
-        ^(?:please\ |and\ |but\ |no,?\ )?for(?=[^,]*,)(?!\ (?:starters|gods|heavens|goodness)\b)
+        ^(?:please\ |and\ |but\ |no,?\ )?for(?=[^,]*,)
+            (?!\ (?:starters,|(?:gods|heavens|goodness)\b))
         | \b(?:lists?|tables?|bullets?|points|steps|prose|paragraphs?|emojis?)\ (?:only\ )?for
     )\ (?:(?:all|any)\ )?(?!(?:this|kids|beginners|adults|others|years|times|purposes|cases|reasons
         |answers|replies|questions|requests|messages|examples|details)\b)
@@ -64,7 +67,7 @@ _IN_ENGLISH = rf"""
 _IN_GERMAN = r"""
     (?<!auch\ )\b(?:wenn|falls|sobald)\ (?:
         (?:ich|wir|man|jemand)\b[^,.;:]{0,25}\b(?:nach|um|über)
-            \ (?!(?:etwas|hilfe|rat|mehr|details)\b)[^,.;:]{1,40}
+            \ (?!(?:etwas|hilfe|rat|(?:mehr|details)(?=\ frag))\b)[^,.;:]{1,40}
             \ (?:frag|bitte|such|will|möchte|spreche|rede)
         | es\b[^,.;:]{0,20}\bum\ [^,.;:]{1,40}\ geht\b
         | nach\ [^,.;:]{1,40}\ gefragt\b

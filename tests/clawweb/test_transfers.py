@@ -105,12 +105,15 @@ def test_a_worker_that_died_is_replaced_and_its_half_is_never_served(alice: User
     assert dead
     half = transfers.folder() / f"{row.public_id}.{dead.lease_token}.part"
     half.write_text("half")
+    left = half.with_suffix(".jsonl")  # it died after the file was whole, before the row said so
+    left.write_text("whole")
     assert not transfer_run.run(row.public_id)  # its lease still holds
     lapse(row)
     assert [found.pk for found in transfers.forgotten()] == [row.pk]
     assert transfer_run.run(row.public_id)
     row.refresh_from_db()
     assert len(lines_of(row)) == 2
+    assert not left.exists()
     with pytest.raises(LeaseLost):
         transfers.advance(dead, done=1, total=2)
     with pytest.raises(LeaseLost):
