@@ -51,8 +51,9 @@ function send(text) {
   return true;
 }
 
-function regenerate(turnId) {
-  if (thread.running()) return;
+async function regenerate(turnId) {
+  // The reply leaves the page, and with it what is being said of it.
+  if (thread.running() || !await thread.closeStrips() || thread.running()) return;
   const message = { type: "regenerate", turn: turnId, client_id: newId() };
   if (!connection.send(message)) notify(gettext("There is no connection. Try again in a moment."));
 }
@@ -64,6 +65,7 @@ function edit(turnId, text) {
   }
   const message = { type: "send", edits: turnId, text, client_id: newId() };
   const wasSent = connection.send(message);
+  if (wasSent) thread.closeStrips(); // their replies leave the page
   if (wasSent) edits.set(message.client_id, message);
   else notify(gettext("There is no connection. Try again in a moment."));
   return wasSent;

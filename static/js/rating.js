@@ -153,8 +153,7 @@ export class Rating {
   async done() {
     if (!this.strip) return;
     const content = this.content();
-    const button = this.strip.querySelector(".done");
-    const error = this.strip.querySelector(".strip-error");
+    const [button, error] = [".done", ".strip-error"].map((name) => this.strip.querySelector(name));
     button.disabled = true;
     error.textContent = "";
     const hadFocus = this.strip.contains(document.activeElement);
@@ -171,6 +170,7 @@ export class Rating {
       if (hadFocus && stayed) this.view.part("down").focus();
     } catch (problem) {
       if (!this.strip) return;
+      if (!this.strip.isConnected) complain(problem); // its reply has left the page
       button.disabled = false;
       error.textContent = interpolate(gettext("%s What you wrote is still here."), [problem.message]);
     }

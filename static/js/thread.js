@@ -168,9 +168,12 @@ export class Thread {
     }
   }
 
-  closeStrips() {
-    for (const rating of this.ratings.values()) rating.done();
+  // Whether all that was being said of replies is saved; what is not stays open and says so.
+  async closeStrips() {
     this.comparing.leave();
+    const ratings = [...this.ratings.values()];
+    await Promise.all(ratings.map((rating) => rating.done()));
+    return ratings.every(({ strip }) => !strip);
   }
 
   leave() {

@@ -219,6 +219,20 @@ def test_words_that_a_second_click_would_lose_come_back(look: Look, demo: Demo) 
     expect(undo).to_have_count(0)
 
 
+def test_what_is_being_said_of_a_reply_is_saved_before_another_takes_its_place(
+    look: Look, demo: Demo
+) -> None:
+    (turn,) = answered(look, demo, "hail")
+    page, id_ = turn.page, turn.get_attribute("id")
+    turn.get_by_role("button", name="Bad reply").press("Enter")
+    turn.get_by_label("In your own words").fill("name the season")
+    with demo.writing(100):
+        turn.get_by_role("button", name="Answer again").press("Enter")
+        expect(page.locator(".turn .siblings")).to_contain_text("2/2")
+    kept = page.request.get(f"/api/turns/{id_}").json()["feedback"]
+    assert (kept["value"], kept["comment"]) == (-1, "name the season")
+
+
 def test_a_message_too_long_for_the_model_offers_no_vain_second_try(look: Look) -> None:
     page = open_chat(look, "Tomatoes on a balcony")
     turn = page.locator(".turn").last
