@@ -3,7 +3,7 @@
 import { call } from "./api.js";
 import { saysWhenFull } from "./composer.js";
 import { correctionIn, watchCorrection } from "./correction.js";
-import { complain } from "./notices.js";
+import { complain, notify } from "./notices.js";
 import { whyOf } from "./receipt.js";
 
 const STILL_WRITING = 12_000; // the server waits 20 s for a reason after the last word from here
@@ -28,8 +28,9 @@ export class Rating {
   }
 
   send(said) {
+    const { url } = this; // when its time has come another turn may stand here
     this.sent += 1;
-    const sent = this.last.then(() => call("POST", this.url, said));
+    const sent = this.last.then(() => call("POST", url, said));
     this.last = sent.catch(() => {}).then(() => { this.answered += 1; });
     return sent;
   }
@@ -174,6 +175,15 @@ export class Rating {
       button.disabled = false;
       error.textContent = interpolate(gettext("%s What you wrote is still here."), [problem.message]);
     }
+  }
+
+  // Before another turn takes this one's place: what is being said here is not about that one.
+  async settle() {
+    await this.done();
+    await this.last;
+    if (this.strip) notify(this.strip.querySelector(".strip-error").textContent);
+    this.dropStrip();
+    this.offerUndo(null);
   }
 
   // The page is going away: say what there is, without waiting for any answer.

@@ -129,7 +129,8 @@ export class Thread {
   }
 
   // Another answer in the place of one: what followed that one is another branch.
-  exchange(view, turn) {
+  async exchange(view, turn) {
+    await this.ratings.get(view).settle();
     for (const later of this.views.slice(this.views.indexOf(view) + 1)) this.remove(later);
     view.update(turn);
     this.showMemory();

@@ -4,6 +4,7 @@ training, talk without a trace, hear of a new version, leave a bad one, begin.""
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
@@ -231,6 +232,34 @@ def test_what_is_being_said_of_a_reply_is_saved_before_another_takes_its_place(
         expect(page.locator(".turn .siblings")).to_contain_text("2/2")
     kept = page.request.get(f"/api/turns/{id_}").json()["feedback"]
     assert (kept["value"], kept["comment"]) == (-1, "name the season")
+
+
+def test_who_chooses_another_answer_says_nothing_bad_about_that_one(look: Look) -> None:
+    """The strip below the first reply is about that reply; the other one takes its place."""
+    page = open_chat(look, "Tomatoes on a balcony")
+    turn, said = page.locator(".turn").last, list[tuple[str, Any]]()
+    id_ = str(turn.get_attribute("id"))
+    first = page.request.get(f"/api/turns/{id_}").json()
+    pair = {"id": "cmp-1", "kind": "again", "verdict": None, "order": ["first", "second"]}
+    pair |= {"first": first, "second": first | {"id": "turn-other", "feedback": None}}
+
+    def rated(route: Route) -> None:
+        said.append((route.request.url.split("/")[-2], route.request.post_data_json))
+        route.fulfill(json={"state": "saved", "text": "Saved"})
+
+    page.route("**/api/turns/*/feedback", rated)
+    page.route("**/api/turns/*/compare", lambda route: route.fulfill(json=pair))
+    page.route("**/api/comparisons/*", lambda r: r.fulfill(json=pair | {"verdict": "second"}))
+    bad = turn.get_by_role("button", name="Bad reply")
+    (turn.locator(".why") if bad.get_attribute("aria-pressed") == "true" else bad).click()
+    turn.get_by_label("In your own words").fill("no tomatoes")
+    page.evaluate("document.dispatchEvent(new CustomEvent('version', { detail: 99 }))")
+    page.get_by_role("button", name="Try your last question again with v99").click()
+    page.get_by_role("button", name="Better", exact=True).click()
+    expect(page.locator("#turn-other .comparison-result")).to_be_visible()
+    expect(page.locator(".strip")).to_have_count(0)
+    assert {name for name, _ in said} == {id_}
+    assert said[-1][1]["comment"] == "no tomatoes"
 
 
 def test_a_message_too_long_for_the_model_offers_no_vain_second_try(look: Look) -> None:
