@@ -38,13 +38,13 @@ export class Rating {
   async vote(clicked) {
     const { turn } = this.view;
     const before = turn.feedback;
+    const written = this.strip && this.content(); // and not sent yet
     const value = before?.value === clicked ? null : clicked;
     const voted = { value, reasons: [], comment: "", correction: "" };
     turn.feedback = voted;
-    if (whyOf(before).length > 0) this.offerUndo(before);
+    if (whyOf(written ?? before).length > 0) this.offerUndo(written ?? before);
     this.dropStrip();
     if (value === -1) this.openStrip();
-    this.view.paintVote(turn);
     try {
       this.onReceipt(this.view, await this.send({ value }));
       this.say({
@@ -58,7 +58,7 @@ export class Rating {
       turn.feedback = before;
       this.offerUndo(null);
       this.dropStrip();
-      this.view.paintVote(turn);
+      if (written) this.openStrip(written);
     }
   }
 
@@ -91,13 +91,13 @@ export class Rating {
     strip.elements.correction.focus();
   }
 
-  openStrip() {
+  openStrip(said = this.view.turn.feedback) {
     if (this.strip) return this.strip;
     const template = document.getElementById("strip-template");
     this.strip = template.content.firstElementChild.cloneNode(true);
     watchCorrection(this.strip, this.view.turn.reply);
     for (const box of this.strip.querySelectorAll("textarea")) saysWhenFull(box);
-    this.fill(this.view.turn.feedback);
+    this.fill(said);
     this.strip.addEventListener("submit", (event) => { event.preventDefault(); this.done(); });
     this.strip.querySelector(".compare")?.addEventListener("click", async () => {
       await this.done();
