@@ -1,12 +1,11 @@
 // The chat page: what the socket says goes into the thread; what the user does goes into the socket.
 
-import { call } from "./api.js";
 import { Composer, draftKey } from "./composer.js";
 import { watchEarlier } from "./earlier.js";
 import { watchKeys } from "./keys.js";
 import { notify } from "./notices.js";
 import { refresh } from "./parts.js";
-import { refetch } from "./refetch.js";
+import { refetch, resync } from "./refetch.js";
 import { Follow } from "./scroll.js";
 import { watchSessions } from "./sessions.js";
 import { connection, newId } from "./socket.js";
@@ -138,29 +137,20 @@ function enter(session) {
   refresh(sessions);
 }
 
-let wasOpen = false;
+let isBehind = false; // nudges may have been missed
 async function opened() {
   for (const entry of unsent.values()) {
     // The same client_id: what had arrived after all makes no second turn.
     entry.wasSent = connection.send(entry.message) || entry.wasSent;
   }
   for (const message of edits.values()) connection.send(message);
-  if (wasOpen && root.dataset.session) await resync();
-  wasOpen = true;
-  for (const view of thread.unfinished()) followReply(view);
-}
-
-async function resync() {
-  const answered = new Map([...thread.ratings].map(([view, rating]) => [view, rating.answered]));
-  try {
-    const session = await call("GET", `/api/sessions/${root.dataset.session}?last=40`);
-    for (const turn of session.turns) {
-      const view = thread.get(turn.id);
-      if (thread.ratings.get(view)?.sent === answered.get(view)) view?.update(turn);
-      else refetch(turn.id, thread, take); // a vote has been on its way meanwhile
-    }
+  const missed = isBehind && root.dataset.session;
+  isBehind = false;
+  if (missed) {
+    await resync(root.dataset.session, thread, take);
     settled();
-  } catch { /* the rows will be asked again at the next nudge or reload */ }
+  }
+  for (const view of thread.unfinished()) followReply(view);
 }
 
 function take(turn) {
@@ -170,7 +160,7 @@ function take(turn) {
 }
 
 connection.addEventListener("message", ({ detail }) => handlers[detail.type]?.(detail));
-connection.addEventListener("state", ({ detail }) => { if (detail === "open") opened(); });
+connection.addEventListener("state", ({ detail }) => { if (detail === "open") opened(); else isBehind = true; });
 document.addEventListener("changed", ({ detail: { what, id } }) => {
   if (what === "turn" || what === "receipt") refetch(id, thread, take);
   if (what === "adapter") for (const view of thread.learned()) refetch(view.turn.id, thread, take);

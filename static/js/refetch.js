@@ -1,4 +1,4 @@
-// A turn as the server has it now, asked for after a nudge.
+// Turns as the server has them now: one, asked for after a nudge; the newest, after a break.
 
 import { call } from "./api.js";
 
@@ -20,4 +20,18 @@ export async function refetch(id, thread, taken) {
       taken(turn);
     }
   } catch { /* the receipt stays as it was; the next nudge tries again */ }
+}
+
+// Nudges may have been missed: those on the page as they are now, and those written elsewhere.
+export async function resync(session, thread, taken) {
+  const answered = new Map([...thread.ratings].map(([view, rating]) => [view, rating.answered]));
+  try {
+    const { turns } = await call("GET", `/api/sessions/${encodeURIComponent(session)}?last=40`);
+    for (const turn of turns) {
+      const view = thread.get(turn.id);
+      if (!view) taken(turn);
+      else if (thread.ratings.get(view)?.sent === answered.get(view)) view.update(turn);
+      else refetch(turn.id, thread, taken); // a vote has been on its way meanwhile
+    }
+  } catch { /* the rows will be asked again at the next nudge or reload */ }
 }

@@ -52,6 +52,30 @@ def test_a_message_written_offline_is_sent_once_later(page: Page, demo: Demo) ->
     expect(box(page)).to_have_value("and another thought")
 
 
+def test_what_was_written_elsewhere_is_there_after_a_break(
+    browser: Browser, page: Page, demo: Demo
+) -> None:
+    """Else the next message would begin a branch of its own, without what was said elsewhere."""
+    context = demo.context(browser, "newcomer", viewport={"width": 1280, "height": 800})
+    elsewhere = context.new_page()
+    page.goto("/chat/")
+    connected(page)
+    with demo.writing(200):
+        box(page).fill("Said here")
+        page.keyboard.press("Enter")
+        expect(page.locator(".turn")).to_have_attribute("data-state", "complete")
+        page.context.set_offline(True)
+        expect(page.locator("#connection")).to_contain_text("You are offline.")
+        elsewhere.goto(page.url)
+        connected(elsewhere)
+        box(elsewhere).fill("Said there")
+        elsewhere.keyboard.press("Enter")
+        expect(elsewhere.locator(".turn").nth(1)).to_have_attribute("data-state", "complete")
+        page.context.set_offline(False)
+        expect(page.locator(".turn .said-text")).to_have_text(["Said here", "Said there"])
+    context.close()
+
+
 HeldVotes = tuple[Locator, list[Route]]
 
 
