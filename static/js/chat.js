@@ -70,12 +70,28 @@ function edit(turnId, text) {
   return wasSent;
 }
 
+// What did not get through goes back into the box.
+function takeBack(clientId) {
+  const { view, message } = unsent.get(clientId);
+  unsent.delete(clientId);
+  thread.remove(view);
+  composer.putBack(message.text);
+  document.getElementById("welcome").hidden = thread.views.length > 0;
+  settled();
+}
+
 function stop() {
   const view = thread.running();
   if (!view) return;
+  const [waiting] = [...unsent].find(([, entry]) => entry.view === view && !entry.wasSent) ?? [];
+  if (waiting) {
+    takeBack(waiting);
+    return say(gettext("Stopped."));
+  }
   view.isUnwanted = !view.turn.id && connection.isOpen; // it has no id yet: stopped once it has
   if (view.isUnwanted || connection.send({ type: "stop", turn: view.turn.id })) say(gettext("Stopping."));
   else notify(gettext("There is no connection, so the reply cannot be stopped now."));
+  return undefined;
 }
 
 function followReply(view) {
@@ -113,16 +129,10 @@ const handlers = {
     say(ending(turn));
   },
   error({ message, client_id: clientId }) {
-    const entry = unsent.get(clientId);
-    if (entry) {
-      unsent.delete(clientId);
-      thread.remove(entry.view);
-      composer.putBack(entry.message.text);
-      settled();
-    } else if (edits.has(clientId)) {
-      composer.putBack(edits.get(clientId).text);
-      edits.delete(clientId);
-    }
+    const edited = edits.get(clientId);
+    edits.delete(clientId);
+    if (unsent.has(clientId)) takeBack(clientId);
+    else if (edited) composer.putBack(edited.text);
     notify(message);
   },
 };
@@ -179,8 +189,7 @@ watchEarlier({
 });
 addEventListener("pagehide", () => {
   thread.leave();
-  const kept = [...unsent.values()].filter((entry) => !entry.wasSent);
-  for (const entry of kept) composer.putBack(entry.message.text);
+  for (const [clientId, { wasSent }] of [...unsent]) if (!wasSent || !connection.isOpen) takeBack(clientId);
 });
 
 settled();

@@ -52,6 +52,19 @@ def test_a_message_written_offline_is_sent_once_later(page: Page, demo: Demo) ->
     expect(box(page)).to_have_value("and another thought")
 
 
+def test_a_message_that_waits_for_the_connection_is_taken_back(page: Page, demo: Demo) -> None:
+    page.goto("/chat/")
+    connected(page)
+    page.context.set_offline(True)
+    box(page).fill("On second thought")
+    page.keyboard.press("Enter")
+    expect(page.locator(".turn .unsent")).to_contain_text("Not sent yet")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator(".turn")).to_have_count(0)
+    expect(page.locator("#welcome")).to_be_visible()
+    expect(box(page)).to_have_value("On second thought")
+
+
 def test_what_was_written_elsewhere_is_there_after_a_break(
     browser: Browser, page: Page, demo: Demo
 ) -> None:
