@@ -22,7 +22,7 @@ const edits = new Map(); // client_id -> the message, until it is known to have 
 const say = (words) => { status.textContent = words; };
 const thread = new Thread(document.getElementById("turns"), { say, onAgain: regenerate, onEdit: edit });
 const composer = new Composer(document.getElementById("composer"), {
-  key: () => draftKey(root.dataset.user, root.dataset.session),
+  key: () => draftKey(root.dataset.user, root.dataset.session || ("temporary" in root.dataset && "temporary")),
   onSend: send,
 });
 // What follows from the turns as they are now.
@@ -138,7 +138,9 @@ const handlers = {
 };
 
 function enter(session) {
+  composer.forget(); // what is being written meanwhile is of this chat, and of no other new one
   root.dataset.session = session.id;
+  composer.keep();
   history.replaceState(null, "", `/chat/${session.id}/`);
   document.title = session.title ? `${session.title} · clawweb` : "clawweb";
   const part = new URL(sessions.dataset.part, location.href);

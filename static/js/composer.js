@@ -57,7 +57,7 @@ export class Composer {
   }
 
   clear() {
-    localStorage.removeItem(this.key());
+    this.forget();
     this.box.value = "";
     this.grow();
   }
@@ -71,7 +71,11 @@ export class Composer {
 
   keep() {
     if (this.box.value) localStorage.setItem(this.key(), this.box.value);
-    else localStorage.removeItem(this.key());
+    else this.forget();
+  }
+
+  forget() {
+    localStorage.removeItem(this.key());
   }
 
   grow() {

@@ -50,6 +50,11 @@ def test_a_message_written_offline_is_sent_once_later(page: Page, demo: Demo) ->
         expect(page.locator("#connection")).to_be_hidden()
     assert turn.count() == 1
     expect(box(page)).to_have_value("and another thought")
+    page.reload()
+    expect(box(page)).to_have_value("and another thought")  # of this chat, and of no new one
+    page.goto("/chat/")
+    connected(page)
+    expect(box(page)).to_have_value("")
 
 
 def test_a_message_that_waits_for_the_connection_is_taken_back(page: Page, demo: Demo) -> None:
@@ -223,6 +228,8 @@ def test_drafts_are_kept_by_chat_until_its_user_signs_out(browser: Browser, demo
     page.goto("/chat/")
     box(page).fill("half a thought")
     page.goto("/chat/?temporary=1")
+    connected(page)
+    expect(box(page)).to_have_value("")  # nor does what begins there go on in a chat that is kept
     page.goto("/chat/")
     expect(box(page)).to_have_value("half a thought")
     page.get_by_label("Menu of guest").click()
