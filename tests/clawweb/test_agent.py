@@ -321,3 +321,14 @@ def test_what_the_agents_history_tells_stays(alice: User, setting: Any) -> None:
     setting(keep_events_days=7)
     assert retention.apply()["events"] == 1
     assert list(Event.objects.order_by("id").values_list("kind", flat=True)) == kinds[:3]
+
+
+def test_one_rating_is_not_spoken_of_as_several(client: Client, alice: User) -> None:
+    client.force_login(alice)
+    up(make_turn(alice))
+    pages = {path: client.get(path).text for path in ("/jobs/", "/adapters/", "/agent/")}
+    assert "Training starts by itself at 8 ratings; there is 1." in pages["/jobs/"]
+    assert "trained after 8 ratings; there is 1." in pages["/adapters/"]
+    assert "The next training starts at 8 ratings; there is 1." in pages["/agent/"]
+    pause_learning(user=alice, paused=True)
+    assert "Learning is paused; 1 rating waits" in client.get("/chat/").text
