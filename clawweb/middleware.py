@@ -16,6 +16,7 @@ from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import resolve
+from django.utils import timezone
 from django.utils.decorators import sync_and_async_middleware
 from django.utils.deprecation import MiddlewareMixin
 
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 _UNLOGGED = ("/livez", "/readyz", "/metrics")  # machines ask these all the time
 _GIVEN = re.compile(r"[A-Za-z0-9._-]{8,64}")
+_MINUTES = re.compile(r"-?[0-9]{1,3}")  # less than a day
 
 
 def _name(request: HttpRequest) -> str:
@@ -125,6 +127,21 @@ class Waiting(MiddlewareMixin):
         admins = User.objects.filter(is_superuser=True, is_active=True).order_by("id")
         context = {"user": None, "waiting": user, "admins": [str(row) for row in admins[:5]]}
         return render(request, "accounts/pending.html", context, status=403)
+
+
+class TimeZone(MiddlewareMixin):
+    """Days and hours as they are where the browser is: it says in a cookie by how many minutes its
+    clock is ahead of UTC (shell.js). UTC before its first page, and for programs. Not by the name
+    of a zone: browsers know names that a server may not have."""
+
+    def process_request(self, request: HttpRequest) -> None:
+        said = request.COOKIES.get("ahead", "")
+        minutes = int(said) if _MINUTES.fullmatch(said) else 0
+        timezone.activate(timezone.get_fixed_timezone(minutes))
+
+    def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
+        timezone.deactivate()  # the thread goes on to others
+        return response
 
 
 _OPEN = ("signin", "signin_link", "signout", "jsi18n", "language")

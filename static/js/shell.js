@@ -27,6 +27,9 @@ document.getElementById("theme")?.addEventListener("change", ({ target }) => {
   document.dispatchEvent(new CustomEvent("theme"));
 });
 
+// Which day is today, and when a day begins: the pages that the server makes from now on go by it.
+document.cookie = `ahead=${-new Date().getTimezoneOffset()}; path=/; max-age=${YEAR}; samesite=lax`;
+
 const menu = document.getElementById("user-menu");
 document.addEventListener("click", (event) => {
   if (menu?.open && !menu.contains(event.target)) menu.open = false;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from clawweb.models import (
     AdapterState,
+    ChatSession,
     Event,
     FeedbackReason,
     SampleState,
@@ -332,3 +333,18 @@ def test_one_rating_is_not_spoken_of_as_several(client: Client, alice: User) -> 
     assert "The next training starts at 8 ratings; there is 1." in pages["/agent/"]
     pause_learning(user=alice, paused=True)
     assert "Learning is paused; 1 rating waits" in client.get("/chat/").text
+
+
+@pytest.mark.parametrize(
+    ("ahead", "day"), [("-420", "Today"), ("0", "Yesterday"), ("x", "Yesterday")]
+)
+def test_today_is_the_day_where_the_browser_is(
+    client: Client, alice: User, monkeypatch: pytest.MonkeyPatch, ahead: str, day: str
+) -> None:
+    client.force_login(alice)
+    session = make_turn(alice).session
+    used = datetime(2026, 3, 9, 20, tzinfo=UTC)  # 13 o'clock in Los Angeles
+    ChatSession.objects.filter(pk=session.pk).update(updated_at=used)
+    monkeypatch.setattr(timezone, "now", lambda: used + timedelta(hours=6))
+    client.cookies["ahead"] = ahead
+    assert f'<h2 class="day">{day}</h2>' in client.get("/parts/sessions/").text
