@@ -56,6 +56,14 @@ function held(ids) {
   return body;
 }
 
+// A number that cannot be read has no value: it would count as not given. The browser says what is wrong.
+function areSound(ids) {
+  const wrong = ids.split(" ").filter(Boolean).map((id) => document.getElementById(id))
+    .find(({ type, validity }) => type === "number" && (validity.badInput || validity.rangeUnderflow));
+  for (let place = wrong?.closest("details"); place; place = place.parentElement.closest("details")) place.open = true;
+  return !wrong || wrong.reportValidity();
+}
+
 // Buttons that change something: data-post is the API's address, data-with the fields it sends,
 // data-what and data-id what has changed then; data-method and data-confirm where it cannot be undone.
 document.addEventListener("click", async (event) => {
@@ -64,6 +72,7 @@ document.addEventListener("click", async (event) => {
   if (button.dataset.confirm && !confirm(button.dataset.confirm)) return;
   button.ariaDisabled = "true"; // keeps the focus, which a part that comes before the answer passes on
   try {
+    if (!areSound(button.dataset.with ?? "")) return;
     const body = held(button.dataset.with ?? "");
     const answer = await call(button.dataset.method ?? "POST", button.dataset.post, body);
     notify(answer?.why || (button.dataset.done ?? gettext("Done."))); // why only half of it was done

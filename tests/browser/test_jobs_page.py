@@ -104,6 +104,10 @@ def test_a_job_is_given_what_was_chosen(look: Look) -> None:
     card.get_by_label("How a hint teaches").select_option("topk")
     card.get_by_text("Weights and other numbers").click()
     expect(card.get_by_label("distill_weight")).to_have_attribute("placeholder", "1.0")
+    card.get_by_label("distill_weight").fill("-1")
+    card.get_by_text("Weights and other numbers").click()  # they are out of sight
+    card.get_by_role("button", name="Train now").press("Enter")
+    expect(card.get_by_label("distill_weight")).to_be_focused()  # the browser says why
     card.get_by_label("distill_weight").fill("0.5")
     card.get_by_label("topk", exact=True).fill("8")
     busy = '<button id="train-now" type="button" disabled>Train now</button>'
