@@ -40,6 +40,7 @@ function formFor(text) {
   form.className = "edit-form";
   const box = document.createElement("textarea");
   box.name = "text";
+  box.dir = "auto";
   box.value = text;
   box.rows = Math.min(10, text.split("\n").length + 1);
   box.maxLength = 100_000;

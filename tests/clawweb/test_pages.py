@@ -168,6 +168,13 @@ def test_the_chat_shows_rows_as_text_and_replies_as_safe_html(
     assert "<strong>bold</strong> &lt;img" in html
 
 
+def test_what_is_said_runs_in_the_direction_of_its_script(as_alice: Client, alice: User) -> None:
+    html = text_of(as_alice, chat_of(make_turn(alice)))
+    said = re.findall(r'<(?:textarea|div class="reply[ "])[^>]*>', html)
+    assert len(said) > 6
+    assert [tag for tag in said if 'dir="auto"' not in tag] == []
+
+
 def test_a_reply_names_what_answered(as_alice: Client, alice: User) -> None:
     turn = make_turn(alice, version=2)
     make_turn(alice, session=turn.session, parent=turn, fallback="v2 would not load")
