@@ -94,6 +94,20 @@ def test_what_was_written_elsewhere_is_there_after_a_break(
     context.close()
 
 
+def test_without_its_script_the_chat_says_so_and_keeps_the_words(
+    browser: Browser, demo: Demo
+) -> None:
+    context = demo.context(browser, "newcomer", java_script_enabled=False)
+    page = context.new_page()
+    page.goto("/chat/")
+    assert '<p class="temporary">Chatting needs JavaScript.' in page.content()
+    box(page).fill("a private matter")
+    page.get_by_role("button", name="Send").click()
+    expect(box(page)).to_have_value("a private matter")
+    assert page.url.endswith("/chat/")
+    context.close()
+
+
 HeldVotes = tuple[Locator, list[Route]]
 
 
