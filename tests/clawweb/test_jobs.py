@@ -8,7 +8,7 @@ import pytest
 from django.db import OperationalError
 from django.utils import timezone
 
-from clawweb import tasks, training_run, valkey
+from clawweb import training_run
 from clawweb.config import config
 from clawweb.engine import base_hash
 from clawweb.models import (
@@ -356,24 +356,6 @@ def test_each_attempt_says_anew_whose_words_are_not_heard(alice):
     jobs.end_job(job, state=JobState.CANCELLED)
     with pytest.raises(LeaseLost):
         finishing.note_unheard(job, {first}, distils=True)
-
-
-def test_a_queue_that_nobody_reads_does_not_grow_with_each_sweep(alice, valkey_server, monkeypatch):
-    """Without a trainer its server's memory would be full after some days, and with it go replies'
-    streams."""
-    rated(alice, 1)
-    job = jobs.queue_job(user=alice)
-    sent = []
-    monkeypatch.setattr(tasks, "_send", lambda task, ids, *_: sent.append(ids))
-    with valkey.connect() as client:
-        client.delete("gpu")
-        client.rpush("gpu", *["a message"] * valkey.LONG_QUEUE)
-        tasks._sweep_jobs()
-        assert sent == []
-        client.lpop("gpu")
-        tasks._sweep_jobs()
-        assert sent == [(job.public_id,)]
-        client.delete("gpu")
 
 
 def test_the_sweep_asks_about_users_with_ready_samples_and_no_active_job(alice, bob):

@@ -1,4 +1,5 @@
-"""A database that is away: whoever asks is told so, and when to try again."""
+"""Parts that are away: of the database whoever asks is told so, and when to try again; for the
+trainer no more is queued than it needs."""
 
 from __future__ import annotations
 
@@ -10,12 +11,13 @@ import pytest
 from django.db import IntegrityError, InterfaceError, OperationalError
 from django.test import AsyncClient, Client
 
-from clawweb import tasks
+from clawweb import tasks, valkey
 from clawweb.models import User
 from clawweb.orm import in_db
 from clawweb.services import accounts, jobs
 from clawweb.services.outage import is_away, outage
 from clawweb.valkey import ValkeyError
+from tests.factories import rated
 
 pytestmark = pytest.mark.django_db
 
@@ -123,3 +125,23 @@ def test_what_breaks_in_a_sweep_keeps_nothing_else_from_its_turn(
     assert asked == [alice, bob]
     assert "clawweb.tasks.deploy" in sent
     assert caplog.text.count("a row that nobody has thought of") >= 3
+
+
+def test_a_queue_that_nobody_reads_does_not_grow_with_each_sweep(
+    alice: User, valkey_server: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a trainer its server's memory would be full after some days, and with it go replies'
+    streams."""
+    rated(alice, 1)
+    job = jobs.queue_job(user=alice)
+    sent: list[Any] = []
+    monkeypatch.setattr(tasks, "_send", lambda task, ids, *_: sent.append(ids))
+    with valkey.connect() as client:
+        client.delete("gpu")
+        client.rpush("gpu", *["a message"] * valkey.LONG_QUEUE)
+        tasks._sweep_jobs()
+        assert sent == []
+        client.lpop("gpu")
+        tasks._sweep_jobs()
+        assert sent == [(job.public_id,)]
+        client.delete("gpu")
