@@ -9,6 +9,9 @@ const PAUSE = 250; // ms after the last letter before the list is asked for
 export function watchSessions({ root, list, find }) {
   watchDrawer(root);
   let timer = null;
+  find.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && find.value) event.stopPropagation(); // it empties it, and stops no reply
+  });
   find.addEventListener("input", () => {
     clearTimeout(timer);
     timer = setTimeout(() => ask("q", find.value.trim()), PAUSE);

@@ -166,6 +166,11 @@ def stop_and_ask_again(page: Page) -> None:
     page.keyboard.press("Enter")
     expect(turn.locator(".siblings")).to_contain_text("2/2")
     expect(turn.locator(".reply")).to_contain_text("word3")
+    page.locator("#find").fill("what was searched for")
+    page.keyboard.press("Escape")
+    expect(page.locator("#find")).to_have_value("")
+    expect(turn.locator(".reply")).to_contain_text("word60")  # it goes on
+    page.get_by_label("Your message").focus()
     page.keyboard.press("Escape")
     expect(turn).to_have_attribute("data-state", "stopped")
     assert page.evaluate("document.activeElement !== document.body"), "the focus was lost"
