@@ -16,6 +16,7 @@ from django.utils.translation import gettext_noop
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from clawweb import sentences
+from rollouts.rendering import whole_text
 
 VERSION = 1
 MAX_LINE = 8 * 1024 * 1024  # bytes; a request of at most 4 MB and its reply fit
@@ -106,8 +107,7 @@ def _storable(value: Any) -> Any:
 
 
 def _storable_text(text: str) -> str:
-    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return whole.replace("\0", "\ufffd")
+    return whole_text(text).replace("\0", "\ufffd")
 
 
 # JSON lets them stand in a string, and many readers end a line at them.

@@ -116,13 +116,18 @@ def call_arguments(arguments: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def whole_text(text: str) -> str:
+    """With halves of surrogate pairs, which no encoding has, replaced."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _renderable(value: Any, depth: int) -> Any:
     """With what no request can carry replaced: halves of surrogate pairs, which an escape may name.
     ValueError where it nests too deep to be gone through, wherever that is done."""
     if depth > MOST_NESTED:
         raise ValueError("it nests too deep")
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return whole_text(value)
     if isinstance(value, dict):
         return {_renderable(k, depth): _renderable(v, depth + 1) for k, v in value.items()}
     if isinstance(value, list):

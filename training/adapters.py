@@ -257,15 +257,15 @@ def merged(model: PeftModel, low: torch.dtype | None = None) -> Iterator[None]:
     laid_out: dict[Any, Callable[[Tensor], Tensor]] = {}
     hooks: list[Any] = []
     with torch.no_grad():
-        modules = [head, *(layer.get_base_layer() for layer in layers)]
         if low == torch.float32:
             weights = {head: _by_columns(head.weight)}
             weights |= {layer.get_base_layer(): _by_columns(_summed(layer)) for layer in layers}
-        elif head.weight.device.type == "cpu" and low == torch.bfloat16 and _LAYS_OUT:
-            laid_out = {module: _laid_out(module, low) for module in modules}
         else:
-            weights = {m: m.weight.to(low) for m in modules if m.weight.dtype != low}
-        if low != torch.float32:
+            modules = [head, *(layer.get_base_layer() for layer in layers)]
+            if head.weight.device.type == "cpu" and low == torch.bfloat16 and _LAYS_OUT:
+                laid_out = {module: _laid_out(module, low) for module in modules}
+            else:
+                weights = {m: m.weight.to(low) for m in modules if m.weight.dtype != low}
             hooks = [_adding(layer) for layer in layers if not layer.disable_adapters]
     try:
         for module, product in laid_out.items():

@@ -130,8 +130,7 @@ def response_hidden(
     batch = pad_batch(pairs, pad_id=base.pad_id, device=base.device, read_ids=ids)
     found = _pass(base, model, batch, read, use_cache=kept is not None)
     if kept:
-        begins = _first(read.layers, batch.known) if read and batch.known else ()
-        kept.keep(pairs, found.past_key_values, begins)
+        kept.keep(pairs, found.past_key_values, _known(batch, read))
     hidden_NH: Tensor = found.last_hidden_state[batch.predicts_BT]
     return hidden_NH
 
@@ -223,17 +222,18 @@ def _cache(decoder: Any, batch: PaddedBatch, read: Read | None) -> DynamicCache 
     if not len(batch.shared_ids_P):
         return None
     cache = DynamicCache()
-    if batch.known and read:
-        for number, (keys, values) in enumerate(_first(read.layers, batch.known)):
-            cache.update(keys, values, number)
+    for number, (keys, values) in enumerate(_known(batch, read)):
+        cache.update(keys, values, number)
     if len(rest_P := batch.shared_ids_P[batch.known :]):
         decoder(input_ids=rest_P.unsqueeze(0), past_key_values=cache, use_cache=True)
     cache.batch_repeat_interleave(len(batch.input_ids_BT))
     return cache
 
 
-def _first(layers: Layers, tokens: int) -> Layers:
-    return tuple((keys[:, :, :tokens], values[:, :, :tokens]) for keys, values in layers)
+def _known(batch: PaddedBatch, read: Read | None) -> Layers:
+    """What serves all rows of it, of what was read; none of no tokens."""
+    layers = read.layers if read and batch.known else ()
+    return tuple((k[:, :, : batch.known], v[:, :, : batch.known]) for k, v in layers)
 
 
 def boosted(hinted_NH: Tensor, plain_NH: Tensor, *, boost: float | Tensor) -> Tensor:

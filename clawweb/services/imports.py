@@ -35,6 +35,7 @@ from clawweb.records import (
 )
 from clawweb.selectors.chat import messages_for, next_turn, reply_message
 from clawweb.selectors.placing import History
+from clawweb.selectors.records import sessions_of
 from clawweb.services import feedback
 from clawweb.services.chat import TITLE_CHARS
 from clawweb.services.erasure import SESSION, is_buried
@@ -172,12 +173,11 @@ class Import:
         session = self._own_session(said.session)
         if session is None:
             raise BadLine(gettext_noop("its session is not in a line before it"))
-        names = self._turn_names(said.id, session)
-        if session.turns.filter(public_id__in=names).exists():
+        if self._own_turn(said.id, session) is not None:
             self.report.known += 1
             return
         row = Turn(
-            public_id=self._free_id(Turn, "turn", names),
+            public_id=self._free_id(Turn, "turn", self._turn_names(said.id, session)),
             session=session,
             parent=self._earlier(said.parent, session),
             asked=said.model,
@@ -198,7 +198,7 @@ class Import:
     def _earlier(self, name: str | None, session: ChatSession) -> Turn | None:
         if name is None:
             return None
-        found = session.turns.filter(public_id__in=self._turn_names(name, session)).first()
+        found = self._own_turn(name, session)
         if found is None:
             raise BadLine(
                 gettext_noop("the turn that it follows is not in a line of its session before it")
@@ -210,9 +210,8 @@ class Import:
         if not said.reply and not said.tool_calls:
             raise BadLine(gettext_noop("it has no reply"))
         name, session_name = f"openclaw {said.name}", _session_name(said.session_id)
-        own = ChatSession.objects.filter(user=self.user, deleted_at=None)
-        session = own.filter(external_id=session_name).first()
-        if session and session.turns.filter(public_id__in=self._turn_names(name, session)).exists():
+        session = sessions_of(self.user).filter(external_id=session_name).first()
+        if session and self._own_turn(name, session) is not None:
             self.report.known += 1
             return
         sessions = ChatSession.objects.filter(user=self.user).count()
@@ -298,8 +297,10 @@ class Import:
 
     def _own_session(self, name: str) -> ChatSession | None:
         names = self._session_names(name)
-        own = ChatSession.objects.filter(user=self.user, deleted_at=None)
-        return own.filter(public_id__in=names).first()
+        return sessions_of(self.user).filter(public_id__in=names).first()
+
+    def _own_turn(self, name: str, session: ChatSession) -> Turn | None:
+        return session.turns.filter(public_id__in=self._turn_names(name, session)).first()
 
     def _session_names(self, name: str) -> list[str]:
         """What the session may be called here, in the order in which names are given. Under one

@@ -172,7 +172,7 @@ def _refuse_unless_empty(config: Config) -> None:
     names = (SQLITE, f"{SQLITE}-wal") if connection.vendor == "sqlite" else ()
     there = [name for name in names if (config.var / name).exists()]
     folder = config.var / FOLDER
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         there.append(FOLDER)
     if there:
         raise StackError(

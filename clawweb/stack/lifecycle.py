@@ -35,8 +35,8 @@ from clawweb.stack.terminal import (
 )
 from rollouts.judge import find_judge
 from rollouts.judge_model import ModelJudge
+from training.config import VLLM_RANKS
 
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM takes
 LONGEST_SOCKET_PATH = 100  # of 107 characters; supervisord appends its pid while it makes one
 
 
@@ -109,8 +109,8 @@ def check_settings(config: Config) -> None:
             "the queue's address is no redis://, rediss:// or unix:// that can be read; what is "
             "not a letter or digit in a password stands as %XX (CLAWWEB_REDIS_URL)"
         ) from None
-    if config.lora_rank not in RANKS:
-        known = ", ".join(map(str, RANKS))
+    if config.lora_rank not in VLLM_RANKS:
+        known = ", ".join(map(str, VLLM_RANKS))
         raise StackError(f"a rank is one of {known}, not {config.lora_rank} (CLAWWEB_LORA_RANK)")
     if config.template_file and not config.template_file.is_file():
         raise StackError(f"there is no file {config.template_file} (CLAWWEB_CHAT_TEMPLATE)")

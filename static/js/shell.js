@@ -41,12 +41,13 @@ menu?.addEventListener("keydown", (event) => {
   menu.querySelector("summary").focus();
 });
 
+const fieldsOf = (ids) => ids.split(" ").filter(Boolean).map((id) => document.getElementById(id));
+
 // What fields hold, by their ids; one named "settings.teacher" is sent within "settings". A number
 // that is not given is not sent.
 function held(ids) {
   const body = {};
-  for (const id of ids.split(" ").filter(Boolean)) {
-    const { name, type, value: text, valueAsNumber: number } = document.getElementById(id);
+  for (const { name, type, value: text, valueAsNumber: number } of fieldsOf(ids)) {
     if (type === "number" && !text) continue;
     const value = type === "number" ? number : text;
     const [outer, inner] = name.split(".");
@@ -58,8 +59,7 @@ function held(ids) {
 
 // A number that cannot be read has no value: it would count as not given. The browser says what is wrong.
 function areSound(ids) {
-  const wrong = ids.split(" ").filter(Boolean).map((id) => document.getElementById(id))
-    .find(({ type, validity }) => type === "number" && (validity.badInput || validity.rangeUnderflow));
+  const wrong = fieldsOf(ids).find(({ type, validity }) => type === "number" && (validity.badInput || validity.rangeUnderflow));
   for (let place = wrong?.closest("details"); place; place = place.parentElement.closest("details")) place.open = true;
   return !wrong || wrong.reportValidity();
 }
