@@ -10,11 +10,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db.models import Count, Q, QuerySet
 from django.utils.text import Truncator
 from django.utils.translation import gettext
 
 from clawweb.models import (
     OPEN_SAMPLE,
+    AdapterVersion,
     FeedbackReason,
     SampleState,
     TrainingJob,
@@ -27,6 +29,8 @@ from clawweb.selectors.poles import Axes, Said
 from training.config import TrainConfig
 
 SHOWN = 8  # places where a wish was said, the newest ones
+STUBBORN = 3  # times that a wish is said again, and of more than half of the replies rated since
+RECENT = 100  # ratings that say something: among these a chat looks for what is said in vain
 WAYS = ("reason", "comment", "correction", "read")  # read: by a judge, from what came next
 
 
@@ -39,6 +43,23 @@ class Evidence:
     at: datetime
     state: str  # learned, waiting, aside (for the gate), out (its chat is kept out of training),
     # left (learned, by what does not answer now) or unused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """Of how many rated replies the user said it, before a version that answers now, or one of its
+    line, had learned it and since; what other versions wrote is not counted."""
+
+    before: int
+    rated_before: int
+    since: int
+    rated_since: int
+    written_since: bool  # they wrote under one of these what they wanted instead
+
+    @property
+    def is_stubborn(self) -> bool:
+        """Words do not carry it: the model was told, and most of its replies miss it still."""
+        return self.since >= STUBBORN and 2 * self.since > self.rated_since
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +80,7 @@ class Note:
     by_method: bool  # as the method left words aside, not as the model does not hear them
     left_version: int | None  # the newest that learned it and was rolled back
     replaced_by: str  # a newer wish that contradicts this one: its label, translated, or words
+    effect: Effect | None  # None = nothing that answers now has learned it
     evidence: list[Evidence]  # newest first
 
     @property
@@ -74,6 +96,18 @@ class Note:
         """A judge read it from what came next; nobody said it in these words."""
         return self.way == "read"
 
+    @property
+    def is_told(self) -> bool:
+        """Said of replies, and not written in their place: the same may be said of many."""
+        return self.way in ("reason", "comment")
+
+    @property
+    def wants_writing(self) -> bool:
+        """Whether a reply as the user would have had it may teach what their words did not."""
+        if self.effect is None or self.by_thumb or self.replaced_by or not self.is_told:
+            return False
+        return self.effect.is_stubborn and not self.effect.written_since
+
 
 @dataclass(slots=True)
 class Wish:
@@ -87,12 +121,25 @@ class Wish:
 
 def notes_of(user: User) -> list[Note]:
     """What the user asked for, each once, newest first; what was taken back is left out."""
-    shown = _said(user, deleted=False)
+    return [note for _, note in _noted(user, _said(user, deleted=False))]
+
+
+def stubborn_reasons(user: User) -> set[str]:
+    """The reasons by which the user still asks in vain for what was learned, by their slugs."""
+    noted = _noted(user, _said(user, deleted=False)[:RECENT])
+    return {wish.name for wish, note in noted if wish.way == "reason" and note.wants_writing}
+
+
+def _noted(user: User, said: Iterable[TrainingSample]) -> list[tuple[Wish, Note]]:
     reasons = {row.slug: row for row in FeedbackReason.objects.all()}
-    wishes = _wishes(shown)
+    wishes = _wishes(said)
     over = _contradicted(wishes, reasons)
     answers = set(answering_line(user))
-    return [_note(wish, reasons, over.get((wish.way, wish.name), ""), answers) for wish in wishes]
+    rated = _rated(user, answers)
+    return [
+        (wish, _note(wish, reasons, over.get((wish.way, wish.name), ""), answers, rated))
+        for wish in wishes
+    ]
 
 
 def samples_saying(user: User, text: str) -> tuple[str, str, list[TrainingSample]]:
@@ -103,11 +150,24 @@ def samples_saying(user: User, text: str) -> tuple[str, str, list[TrainingSample
     return "", "", []
 
 
-def _said(user: User, *, deleted: bool) -> Iterable[TrainingSample]:
-    """The samples that ask for something and that no newer rating has replaced, newest first."""
+def _standing(user: User) -> QuerySet[TrainingSample]:
+    """What no newer rating has replaced, and nobody took back."""
     rows = TrainingSample.objects.filter(user=user, replaced_by=None)
-    rows = rows.exclude(state__in=[SampleState.WITHDRAWN, SampleState.ERASED])
-    rows = rows.exclude(hint="", correction="")
+    return rows.exclude(state__in=[SampleState.WITHDRAWN, SampleState.ERASED])
+
+
+def _rated(user: User, answers: set[int]) -> dict[int, int]:
+    """How many replies of the base (0) and of each of these versions the user gave a thumb."""
+    rows = _standing(user).filter(judgement=None, turn__session__deleted_at=None)
+    base = Q(turn__adapter=None, turn__version=0)
+    rows = rows.filter(base | Q(turn__adapter__in=answers)).exclude(reward=None)
+    counted = rows.order_by().values("turn__version").annotate(n=Count("turn", distinct=True))
+    return dict(counted.values_list("turn__version", "n"))
+
+
+def _said(user: User, *, deleted: bool) -> QuerySet[TrainingSample]:
+    """The samples that ask for something and that no newer rating has replaced, newest first."""
+    rows = _standing(user).exclude(hint="", correction="")
     if not deleted:
         rows = rows.filter(turn__session__deleted_at=None)
     found = rows.select_related("turn__session", "adapter", "job", "feedback", "judgement")
@@ -187,7 +247,13 @@ def _said_by(wish: Wish, axes: Axes) -> Said:
     return axes.of_text(wish.text if wish.way == "comment" else "")
 
 
-def _note(wish: Wish, reasons: dict[str, FeedbackReason], over: str, answers: set[int]) -> Note:
+def _note(
+    wish: Wish,
+    reasons: dict[str, FeedbackReason],
+    over: str,
+    answers: set[int],
+    rated: dict[int, int],
+) -> Note:
     states = [
         _state(sample, answers) if _is_in(sample, wish) else "unused" for sample in wish.samples
     ]
@@ -216,6 +282,7 @@ def _note(wish: Wish, reasons: dict[str, FeedbackReason], over: str, answers: se
         by_method=all(_leaves_words_aside(sample.job) for _, sample in standing),
         left_version=max(left, default=None),
         replaced_by=over,
+        effect=_effect(wish, [row for row, _ in taught if row.pk in answers], answers, rated),
         evidence=[
             Evidence(
                 session=sample.turn.session.public_id,
@@ -225,6 +292,25 @@ def _note(wish: Wish, reasons: dict[str, FeedbackReason], over: str, answers: se
             )
             for sample, state in zip(wish.samples[:SHOWN], states, strict=False)
         ],
+    )
+
+
+def _effect(
+    wish: Wish, learned_by: list[AdapterVersion], answers: set[int], rated: dict[int, int]
+) -> Effect | None:
+    first = min((row.version for row in learned_by), default=None)
+    if first is None:
+        return None
+    said = [sample for sample in wish.samples if sample.feedback and sample.reward is not None]
+    of_base = [s for s in said if s.turn.adapter_id is None and s.turn.version == 0]
+    of_line = [sample for sample in said if sample.turn.adapter_id in answers]
+    since = [sample for sample in of_line if sample.turn.version >= first]
+    return Effect(
+        before=len(of_base) + len(of_line) - len(since),
+        rated_before=sum(n for version, n in rated.items() if version < first),
+        since=len(since),
+        rated_since=sum(n for version, n in rated.items() if version >= first),
+        written_since=any(sample.correction for sample in since),
     )
 
 

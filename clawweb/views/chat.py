@@ -33,6 +33,7 @@ from clawweb.selectors.comparisons import (
 )
 from clawweb.selectors.judging import is_judged_for
 from clawweb.selectors.learning import agent_status
+from clawweb.selectors.notes import stubborn_reasons
 
 LISTED = 60
 SHOWN = 40  # turns of a chat at first, and at each step back
@@ -61,6 +62,7 @@ def chat(request: HttpRequest, session_id: str | None = None) -> HttpResponse:
             "turns": turns,
             "has_earlier": has_earlier,
             "reasons": active_reasons(),
+            "stubborn": stubborn_reasons(request.user),
             "days": days(request.user),
             "agent": agent_status(request.user),
             "judged": is_judged_for(request.user),

@@ -56,6 +56,7 @@ from clawweb.selectors.inspector import (
 )
 from clawweb.selectors.judging import judgements_of
 from clawweb.selectors.learning import Waiting, job_number, receipt
+from clawweb.selectors.notes import stubborn_reasons
 from clawweb.selectors.records import lines_of_session
 from clawweb.selectors.tokens import EFFECT, heat, heats_of, prompt_tokens
 from clawweb.services.errors import ServiceError
@@ -144,6 +145,7 @@ def session(request: HttpRequest, session_id: str) -> HttpResponse:
         "turns": facts,
         "ticks": ticks_of(row, PER_PAGE),
         "reasons": active_reasons(),
+        "stubborn": stubborn_reasons(request.user),
         "versions": usable_versions(request.user),
     }
     return render(request, "inspector/session.html", context)

@@ -22,16 +22,22 @@ from clawweb.models import (
 from clawweb.selectors.agent import funnel, reigns
 from clawweb.selectors.chat import latest_feedback
 from clawweb.selectors.hints import learned_samples
-from clawweb.selectors.notes import notes_of
+from clawweb.selectors.notes import Effect, notes_of, stubborn_reasons
 from clawweb.services import feedback
 from clawweb.services.notes import take_back_note
-from tests.factories import down, make_adapter, make_turn
+from tests.factories import down, make_adapter, make_turn, up
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
 
 
-def say(user: User, comment: str = "", *reasons: str, correction: str = "") -> Turn:
-    turn = make_turn(user)
+def say(
+    user: User,
+    comment: str = "",
+    *reasons: str,
+    correction: str = "",
+    by: AdapterVersion | None = None,
+) -> Turn:
+    turn = make_turn(user, adapter=by, version=by.version if by else 0)
     said = {"value": -1, "comment": comment, "reasons": list(reasons), "correction": correction}
     feedback.rate_turn(turn=turn, author=user, changes=said)
     return turn
@@ -206,6 +212,59 @@ def test_the_page_shows_the_evidence(client: Client, alice: User) -> None:
     assert "replaced by your newer “Too short”" in page
     say(alice, "Shorter! <i> </i>")
     assert "“Shorter! &lt;i&gt; &lt;/i&gt;”" in client.get("/agent/").content.decode()
+
+
+def test_a_wish_shows_how_often_it_was_said_before_it_was_learned_and_since(
+    client: Client, alice: User
+) -> None:
+    v1, v2 = (make_adapter(alice, n, AdapterState.STANDBY) for n in (1, 2))
+    v3 = make_adapter(alice, 3, AdapterState.LIVE, parent=v1)  # v2 is of no use to it
+    learn([say(alice, "", "too_long"), say(alice, "", "too_long")], v1)
+    say(alice, "", "too_short")
+    for version in (v1, v2, v3):
+        up(make_turn(alice, adapter=version, version=version.version))
+    say(alice, "", "too_long", by=v2)
+    say(alice, "Use metres.", "too_long", by=v3)
+    say(alice, "Use metres.", by=v3)  # nobody has learned that
+    found = {note.label or note.text: note.effect for note in notes_of(alice)}
+    assert found.pop("Too long") == Effect(
+        before=2, rated_before=3, since=1, rated_since=4, written_since=False
+    )
+    assert set(found.values()) == {None}
+    client.force_login(alice)
+    page = client.get("/agent/").content.decode()
+    assert page.count("you said it of 2 of 3 rated replies, since of 1 of 4.") == 1
+    assert "Words alone" not in page
+
+
+def test_who_says_in_vain_what_was_learned_is_asked_to_write_a_reply(
+    client: Client, alice: User
+) -> None:
+    client.force_login(alice)
+    v1 = make_adapter(alice, 1, AdapterState.LIVE)
+    learn([say(alice, "Use metres.", "too_long")], v1)
+    turns = [say(alice, "Use metres.", "too_long", by=v1) for _ in range(3)]
+    chat = f"/chat/{turns[0].session.public_id}/"
+
+    def asks(path: str) -> bool:
+        return "what you write is learned word by word" in client.get(path).content.decode()
+
+    assert stubborn_reasons(alice) == {"too_long"}
+    assert [note.wants_writing for note in notes_of(alice)] == [True, True]
+    assert asks("/agent/")
+    assert asks(chat)
+    for _ in range(3):  # half of the replies keep it: it is on its way
+        up(make_turn(alice, adapter=v1, version=1))
+    assert not asks("/agent/")
+    assert not asks(chat)
+    say(alice, "", "too_long", by=v1)
+    assert asks(chat)
+    say(alice, "", "too_short", by=v1)  # they changed their mind, and back again
+    assert not asks(chat)
+    say(alice, "", "too_long", by=v1)
+    assert asks(chat)
+    say(alice, "", "too_long", correction="Six metres.", by=v1)  # written already
+    assert not asks(chat)
 
 
 # What answered when
