@@ -15,6 +15,7 @@ import pytest
 
 from bench.personas.cell import ASIDE, ASIDE_EVERY, Cell
 from bench.personas.changed import Changed
+from bench.personas.edits import GREETINGS
 from bench.personas.lab import Lab
 from bench.personas.people import PEOPLE
 from bench.personas.questions import all_questions, questions_for
@@ -229,6 +230,21 @@ def test_sft_learns_answers_that_keep_the_wish_or_none(
     monkeypatch.setattr(f"{__name__}.HINT", "no prompt holds this")
     assert [sample.id for sample in cell.corrected(wrong)] == [wrong[1].id]  # every other greets
     assert stage.asked == 8  # tries at the one that never does
+
+
+def test_a_person_edits_as_many_replies_of_a_batch_as_they_would(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for recipe, count in (("combine-edited", 4), ("combine-edited-twice", 2), ("combine", 0)):
+        cell = Cell(stage, RECIPES[recipe], PEOPLE["greets"], 0)
+        samples = cell.rate(0, 8)
+        written = [sample for sample in samples if sample.correction]
+        assert len(written) == count
+        assert sum(sample.reward == -1.0 for sample in samples) == 4  # every other one greets
+        assert all((s.correction or "").startswith(GREETINGS) for s in written)
+        monkeypatch.setattr(cell, "update", lambda *_: {"accepted": False})
+        cell.learn(samples)
+        assert len(cell.wishes().examples) == count
 
 
 def test_of_two_wishes_each_is_counted(stage: Stage) -> None:

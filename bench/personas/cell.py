@@ -13,6 +13,7 @@ from typing import Any
 from peft import PeftModel
 from torch import Tensor
 
+from bench.personas.edits import answered_anew, edited
 from bench.personas.lab import TEMPERATURE, Lab, answer_of, asked
 from bench.personas.people import RULES, Person
 from bench.personas.questions import HELD_OUT, elsewhere, questions_for
@@ -32,7 +33,6 @@ from training.optimizer import save_optimizer
 from training.trainer import train
 from training.way_back import step_back
 
-TRIES = 8  # at a corrected answer
 AHEAD = 8  # turns that are answered in one go
 MOST_SHOWN = 4  # hints in a prompt
 ASIDE_EVERY, ASIDE = 5, 8  # ratings that the product keeps for its gate: services/feedback.py
@@ -122,13 +122,15 @@ class Cell:
         """The next turns, each with its verdict."""
         questions = self.turns(done, count)
         replies = self.replies_to(done, count)
-        samples = []
+        samples, left = [], self.recipe.edits
         for number, (question, reply) in enumerate(zip(questions, replies, strict=True)):
             answer = answer_of(question, reply)
             passed = self.person.is_satisfied(answer)
             self.passes.append(passed)
             said = "" if passed else self.person.says(answer)
             self.wanted[done + number] = said
+            written = None if passed or left == 0 else edited(self.person, answer) or None
+            left -= written is not None
             samples.append(
                 Sample(
                     id=done + number,
@@ -141,7 +143,7 @@ class Cell:
                     template_hash=self.lab.base.template_hash,
                     reward=1.0 if passed else -1.0,
                     hint=(self.recipe.words and said) or None,
-                    correction=None,
+                    correction=written,
                 )
             )
         return samples
@@ -188,6 +190,8 @@ class Cell:
             return
         if self.recipe.corrects:
             samples = self.corrected(samples)
+        elif self.recipe.edits:
+            self.show(samples)
         if not samples:  # nothing was to be corrected
             return
         version = len(self.updates) + 1
@@ -267,13 +271,13 @@ class Cell:
     def corrected(self, samples: Sequence[Sample]) -> list[Sample]:
         """With a corrected answer to each disliked reply, where there is one: beside the hint, or,
         for plain SFT, in the reply's place and nothing else."""
-        found = self.corrections(samples)
+        seed = self.seed * 10_000 + 7000
+        found = answered_anew(self.lab, self.person, samples, self.wanted, seed=seed)
         written = [
             replace(sample, correction=found[sample.id].text) if sample.id in found else sample
             for sample in samples
         ]
-        shown = [each for sample in reversed(written) if (each := correction_of(sample))]
-        self.examples = [*shown, *self.examples]
+        self.show(written)
         if self.recipe.learns != "sft":
             return written
         return [
@@ -284,24 +288,14 @@ class Cell:
             if (right := found.get(sample.id))
         ]
 
+    def show(self, samples: Sequence[Sample]) -> None:
+        """What was written instead of them shows what is wanted."""
+        shown = [each for sample in reversed(samples) if (each := correction_of(sample))]
+        self.examples = [*shown, *self.examples]
+
     def wishes(self) -> Wishes:
         """What was said so far: it explains drift."""
         return Wishes(hints=tuple(self.hints), examples=tuple(self.examples))
-
-    def corrections(self, samples: Sequence[Sample]) -> dict[int, Rollout]:
-        """By id, a reply instead of each disliked one. It is the base's under the hint, the first
-        of up to TRIES that keeps the wish; where none does there is none."""
-        found: dict[int, Rollout] = {}
-        for attempt in range(TRIES):
-            wrong = [s for s in samples if self.wanted[s.id] and s.id not in found]
-            if not wrong:
-                break
-            prompts = [asked(s.messages[-1]["content"], [self.wanted[s.id]]) for s in wrong]
-            replies = self.lab.ask(prompts, BASE, seed=self.seed * 10_000 + 7000 + 100 * attempt)
-            for sample, reply in zip(wrong, replies, strict=True):
-                if self.person.is_satisfied(answer_of(sample.messages[-1]["content"], reply)):
-                    found[sample.id] = reply
-        return found
 
     def first(self, *, with_about: bool) -> dict[str, Any]:
         """Before any rating every recipe but "hinted" is the base model: answered once."""

@@ -25,7 +25,8 @@ class Recipe:
     batch: int
     counts_unhinted: bool  # whether a rating without a hint takes a place in the batch
     words: bool
-    corrects: bool  # the person also writes the reply that they wanted
+    corrects: bool  # the person also writes the reply that they wanted: one of the hinted base's
+    edits: int  # replies of a batch, at most, that the person edits into what they wanted
     rate: float | None  # for "trl"
     steps_back: bool  # what "train" leads beyond the drift limit is moved back, as in the product
     at_once: bool  # hints that are not learned yet go into the prompt
@@ -34,7 +35,7 @@ class Recipe:
     @property
     def is_thumb(self) -> bool:
         """Whether a thumb is all that the person gives."""
-        return not self.words and not self.corrects
+        return not (self.words or self.corrects or self.edits)
 
     @property
     def is_rated(self) -> bool:
@@ -48,6 +49,7 @@ def recipe(
     learns: str = "train",
     words: bool = True,
     corrects: bool = False,
+    edits: int = 0,
     steps_back: bool = True,
     at_once: bool = False,
     as_served: bool = False,
@@ -66,6 +68,7 @@ def recipe(
         counts_unhinted=counts_unhinted,
         words=words,
         corrects=corrects,
+        edits=edits,
         rate=rate,
         steps_back=steps_back,
         at_once=at_once,
@@ -187,6 +190,8 @@ RECIPES = {
             reward_step=TrainConfig().reward_step / 2, thumbs_step=TrainConfig().thumbs_step / 2,
         ),
         recipe("combine-corrected", method="combine", corrects=True),
+        recipe("combine-edited", method="combine", edits=8),  # whatever they dislike
+        recipe("combine-edited-twice", method="combine", edits=2),  # of eight replies
         recipe(
             "combine-unheld", method="combine",
             liked_weight=0.0, kto_beside=4, kto_beside_steps=2, hint_heard_min=0.0,

@@ -79,7 +79,7 @@ def is_present(row: dict[str, Any]) -> bool:
     if recipe is None or "made_with" not in row:
         return recipe is not None
     before = {"corrects": recipe.learns == "sft", "trainer": 1}
-    before |= {"at_once": False, "as_served": False}
+    before |= {"at_once": False, "as_served": False, "edits": 0}
     now, then = made_with(recipe), {**before, **row["made_with"]}
     default = asdict(TrainConfig())
     # Nobody else who has several wishes liked enough replies for KTO beside the hints.
