@@ -7,6 +7,7 @@ wins.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from django.db.models import Max, Q, QuerySet
 
@@ -26,6 +27,7 @@ from training.config import CANDIDATES, KTO, REPLAYED, THUMBS_REPLAYED
 
 Told = tuple[TrainingSample, list[TrainingSample]]
 MOST_PROMPTED = 4  # as many as the gate lets a perfect student follow at once
+LOOKED_AT = 8 * REPLAYED  # learned samples: those that followed a note taken back teach nothing
 MOST_CHARACTERS = 1000  # of all together: the conversation needs its room
 
 
@@ -85,7 +87,8 @@ def replayed_samples(
     learned = learned_samples(version)
     liked = Q(reward__gt=0)
     hinted = Q(hint__gt="") | Q(correction__gt="") | (liked & ~Q(turn__prompted_hints=[]))
-    said = [row for row in learned.filter(hinted)[:REPLAYED] if row.teaches]
+    told = (row for row in learned.filter(hinted)[:LOOKED_AT] if row.teaches)
+    said = list(islice(told, REPLAYED))
     if method in KTO or not (said or any(row.teaches for row in samples)):
         return list(learned.exclude(reward=None)[:THUMBS_REPLAYED])
     chosen = [*said, *learned.filter(liked)[:CANDIDATES]]

@@ -29,7 +29,7 @@ from tests.factories import (
     make_turn,
     up,
 )
-from training.config import TrainConfig
+from training.config import REPLAYED, TrainConfig
 
 SHORT = "Please answer in one or two short sentences, at most 30 words. No lists."
 BLOCK = "\n\n[user's hint / instruction]\n"
@@ -91,6 +91,21 @@ def test_a_note_that_is_taken_back_is_not_taught_by_the_likes_that_followed_it(e
     seen = training_run.sample_for(sample, None)
     assert (seen.prompted_hints, seen.lessons, seen.reward) == (("Use metres.",), (), 1)
     assert "Use metres." not in training_run._wishes(job).hints
+
+
+def test_likes_that_followed_a_note_taken_back_take_no_place_of_what_still_teaches(eager):
+    version = make_adapter(eager, 1, AdapterState.LIVE)
+    kept = comment(eager, "Say hello.")
+    told = comment(eager, "Use metres.")
+    likes = [make_turn(eager, prompted_hints=["Use metres."]) for _ in range(REPLAYED)]
+    for turn in likes:
+        up(turn)
+    for turn in (kept, told, *likes):
+        in_state(turn, SampleState.TRAINED, adapter=version)
+    take_back_note(user=eager, text="Use metres.")
+    comment(eager, "Be short.")
+    job = jobs.claim_job(jobs.queue_job(user=eager, method="opd").public_id)
+    assert kept in [row.turn for row in jobs.samples_of(job, "replay") if row.teaches]
 
 
 def test_a_reworded_note_is_taught_in_its_new_words_alone(eager):
