@@ -41,6 +41,7 @@ class Item:
     unasked_prompt_ids: tuple[int, ...] = ()  # without what was asked; (): not held to it
     boost: float = 0.0  # how much further than its hint alone its teacher goes
     correction_ids: tuple[int, ...] = ()  # what the user wrote instead, to be learned as it stands
+    correction_weights: tuple[float, ...] = ()  # of each of these: what the reply had teaches less
     rollout_logprobs: tuple[float, ...] | None = None
     proximal_logprobs: tuple[float, ...] | None = None  # None: those of the policy as it is
     is_fresh: bool = False  # the policy as it is has sampled it: no importance weight

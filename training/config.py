@@ -21,8 +21,8 @@ REANSWER_SETS = ("needed", "all")
 CHOOSABLE = (  # fields that a job may be queued with; the rest is the installation's
     "estimator", "topk", "topk_support", "topk_clip", "teacher", "hint_boost", "hint_boost_again",
     "question_boost", "question_tokens", "forward_share", "reanswer_hints", "reanswer_sets",
-    "demonstrations", "correction_weight", "liked_weight", "combine", "distill_weight",
-    "reward_weight", "anchor_weight", "clip_low", "clip_high", "importance_cap",
+    "demonstrations", "correction_weight", "correction_kept_weight", "liked_weight", "combine",
+    "distill_weight", "reward_weight", "anchor_weight", "clip_low", "clip_high", "importance_cap",
     "negative_importance_cap", "positive_cap", "negative_cap", "reward_epochs", "reward_step",
     "kto_beta", "kto_beside", "kto_beside_steps", "thumbs", "thumbs_batch", "thumbs_epochs",
     "thumbs_step",
@@ -77,7 +77,8 @@ class TrainConfig:
     demonstrations: int = 0  # liked replies shown to the teacher as examples beside a hint
     demonstration_tokens: int = 96  # longest such reply; longer ones are no examples
     correction_weight: float = 4.0  # weight of the cross-entropy on what users wrote instead; LOG
-    correction_tokens: int = 128  # only the first so many tokens of a correction train
+    correction_tokens: int = 128  # only the first so many of the tokens that train
+    correction_kept_weight: float = 0.0  # of words that the reply had, beside 1 of those it had not
     liked_weight: float = 1.0  # of KL(policy || before the job) on liked prompts; 0: not held
     forward_share: float = 0.0  # f: weight of KL(teacher || policy), 1 - f of KL(policy || teacher)
     hint_boost: float = 0.3  # teacher logits go so much further in the hint's direction; LOG
@@ -244,7 +245,8 @@ _POSITIVE = (
 _NOT_NEGATIVE = (
     "seed", "weight_decay", "kl_stop", "kl_full_share", "max_version_age", "hint_boost",
     "hint_boost_again", "question_boost", "distill_weight", "correction_weight", "liked_weight",
-    "reward_weight", "reward_step", "thumbs_step", "kto_beside", "anchor_weight", "clip_high",
+    "correction_kept_weight", "reward_weight", "reward_step", "thumbs_step", "kto_beside",
+    "anchor_weight", "clip_high",
     "demonstrations", "gate_drift_margin", "gate_preference_margin", "gate_cut_margin",
     "gate_chance", "gate_length_min", "gate_repeat_margin", "small_talk_nats",
     "hint_heard_min",

@@ -21,6 +21,7 @@ from training.advantages import Baseline, reward_advantage
 from training.base import Base
 from training.batching import Item
 from training.config import COLLECTED, HINT_TOKENS, TrainConfig
+from training.corrections import word_weights
 from training.small_talk import said_ids, sentences
 
 NO_SIGNAL = "no_signal"  # neither vote nor hint, or no reply to learn from
@@ -134,6 +135,7 @@ def _item(
     advantage = None
     if (not distilled or config.method == "combine") and (has_logprobs or config.is_kto):
         advantage = _advantage(sample, config, baseline)
+    written, weights = _correction(base, sample, len(prompt_ids), config) if distilled else ((), ())
     item = Item(
         sample_id=sample.id,
         prompt_ids=prompt_ids,
@@ -145,7 +147,8 @@ def _item(
         said_ids=said[0],
         others_said_ids=said[1:] if distilled else (),
         unasked_prompt_ids=unasked,
-        correction_ids=_correction(base, sample, len(prompt_ids), config) if distilled else (),
+        correction_ids=written,
+        correction_weights=weights,
         boost=config.hint_boost if again.isdisjoint(sample.lessons) else config.hint_boost_again,
         rollout_logprobs=tuple((sample.rollout_logprobs or ())[: config.rated_tokens])
         if has_logprobs and (advantage is not None or config.distils_tokens)
@@ -180,12 +183,16 @@ def _teacher_prompts(base: Base, sample: Sample, config: TrainConfig) -> list[tu
     return [_told_prompt(base, sample, hint, config) for hint in _candidate_hints(sample)]
 
 
-def _correction(base: Base, sample: Sample, prompt: int, config: TrainConfig) -> tuple[int, ...]:
-    """The correction's tokens, as many as train and as there is room for after the prompt."""
+def _correction(
+    base: Base, sample: Sample, prompt: int, config: TrainConfig
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The correction's tokens, up to the last one that trains and has room after the prompt, and
+    the weight of each."""
     if not sample.correction or not config.correction_weight:
-        return ()
-    ids = base.answer_ids(sample.correction)
-    return ids[: min(config.correction_tokens, config.max_tokens - prompt)]
+        return (), ()
+    ids = base.answer_ids(sample.correction)[: config.max_tokens - prompt]
+    weights = word_weights(sample.response_ids, ids, config)
+    return ids[: len(weights)], weights
 
 
 def _noted(base: Base, sample: Sample, config: TrainConfig) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ class StepSums:
     kl_base: float = 0.0
     anchored_tokens: int = 0
     correction_nll: float = 0.0
-    corrected_tokens: int = 0
+    corrected_tokens: float = 0.0  # each by its weight
     entropy: float = 0.0
     tokens: int = 0
 

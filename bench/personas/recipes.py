@@ -94,6 +94,9 @@ HINTS_ALONE: dict[str, Any] = {
     "liked_weight": 0.0, "kto_beside": 0, "kto_beside_steps": 2, "hint_heard_min": 0.0,
 }  # fmt: skip
 
+# What is written is an answer of the hinted base, and no edit: all of its words teach.
+WHOLE: dict[str, Any] = {"correction_kept_weight": 1.0}
+
 # OpenClaw-RL's defaults (arXiv 2603.10165 and its scripts): raw +-1 as the advantage, no baseline,
 # no anchor, one step per batch of 16 on whole replies, the mean over replies of each one's mean;
 # its distillation leaves turns without a hint out of the batch. What differs here: adapters have
@@ -154,7 +157,7 @@ RECIPES = {
         recipe("opd"),
         recipe("opd-topk", estimator="topk"),
         recipe("opd-token", estimator="token"),
-        recipe("opd-corrected", corrects=True),  # learned as words, too
+        recipe("opd-corrected", corrects=True, **WHOLE),  # learned as words, too
         recipe("combine", method="combine"),
         recipe("binary", method="binary", words=False, **PASSES),
         recipe("kto", method="kto", words=False),
@@ -189,9 +192,10 @@ RECIPES = {
             lr=2 * TrainConfig().lr,
             reward_step=TrainConfig().reward_step / 2, thumbs_step=TrainConfig().thumbs_step / 2,
         ),
-        recipe("combine-corrected", method="combine", corrects=True),
+        recipe("combine-corrected", method="combine", corrects=True, **WHOLE),
         recipe("combine-edited", method="combine", edits=8),  # whatever they dislike
         recipe("combine-edited-twice", method="combine", edits=2),  # of eight replies
+        recipe("combine-edited-whole", method="combine", edits=8, **WHOLE),  # all of their words
         recipe(
             "combine-unheld", method="combine",
             liked_weight=0.0, kto_beside=4, kto_beside_steps=2, hint_heard_min=0.0,
@@ -202,7 +206,7 @@ RECIPES = {
         recipe("combine-collected", method="combine", reanswer_hints="collected"),
         recipe("opd-fours", batch=4),
         recipe("opd-longer", max_steps=13),  # twice the sets of re-answers
-        recipe("opd-corrected-alone", corrects=True, words=False),  # and no hint beside
+        recipe("opd-corrected-alone", corrects=True, words=False, **WHOLE),  # and no hint beside
         recipe("opd-asked", question_boost=0.5),  # held to the question at first
         recipe("opd-asked-throughout", question_boost=0.5, question_tokens=1024),
         recipe("opd-one-boost", **ONE_BOOST),
@@ -210,8 +214,8 @@ RECIPES = {
         recipe("opd-twice", reanswer_steps=2, **ALL_SETS),
         recipe("opd-collected", reanswer_hints="collected", **ALL_SETS),
         recipe("opd-shown", demonstrations=2, **ALL_SETS),  # liked replies, beside the hint
-        recipe("opd-correction-shown", corrects=True, correction_weight=0.0),  # to the teacher
-        recipe("opd-corrected-lightly", corrects=True, correction_weight=1.0),
+        recipe("opd-correction-shown", corrects=True, correction_weight=0.0, **WHOLE),  # to it
+        recipe("opd-corrected-lightly", corrects=True, correction_weight=1.0, **WHOLE),
         recipe("opd-forward", forward_share=1.0),  # KL(teacher || policy) instead
         recipe("opd-eights", batch_size=8, max_steps=4, **ALL_SETS),  # in half the steps
         recipe("opd-rated-only", max_steps=1, **ONE_BOOST),

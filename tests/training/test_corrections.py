@@ -19,7 +19,7 @@ from training.adapters import adapter_tensors
 from training.base import Base
 from training.batching import Item
 from training.config import TrainConfig
-from training.corrections import correction_backward
+from training.corrections import correction_backward, word_weights
 from training.prepare import HINT_NO_EFFECT
 
 WANTED, OTHER = "Hello! Boil water.", "Boil it."
@@ -34,9 +34,9 @@ def corrected(base: Base, number: int, correction: str | None, **more: Any) -> S
     return make_sample(base, number, correction=correction, **more)
 
 
-def nll_by_hand(base: Base, sample: Sample, words: str) -> float:
+def nll_by_hand(base: Base, sample: Sample, words: str, end: Sequence[int] | None = None) -> float:
     """-sum_t log p of the words and the end token after the prompt, by one plain pass."""
-    ids = [*base.encode(words), base.eos_ids[0]]
+    ids = [*base.encode(words), *(base.eos_ids[:1] if end is None else end)]
     with torch.no_grad():
         read = torch.tensor([[*sample.prompt_ids, *ids]], device=DEVICE)
         logits_TV = base.model(input_ids=read).logits[0]
@@ -55,6 +55,61 @@ def test_the_loss_is_the_mean_over_the_words_of_the_step(
     assert sums.corrected_tokens == words
     assert sums.correction_nll == pytest.approx(total, rel=1e-5)
     assert sums.loss == pytest.approx(0.5 * total / words, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("reply", "written", "weights"),
+    [
+        ("abcdef.", "Habcdef.", "11000000"),  # greeted, and on with the reply
+        ("abcdef.", "abcdefq.", "00000011"),  # a question before the end
+        ("abcdefgh.", "abcd.", "00001"),  # shortened: it ends here
+        ("abcd", "abcd.", "00001"),  # cut off by a limit, ended by hand
+        ("abcdefghij", "abcdXfghij", "0000110000"),
+        ("abcdef", "abXdefY", "1111111"),  # runs of two and three: hardly the reply
+        ("abc.", "xyz", "111"),
+    ],
+)
+def test_what_was_changed_teaches_and_what_follows_each_change(
+    config: TrainConfig, reply: str, written: str, weights: str
+) -> None:
+    ids = [ord(word) for word in reply], [ord(word) for word in written]
+    wanted = tuple(map(float, weights))
+    assert word_weights(*ids, config) == wanted[: weights.rindex("1") + 1]
+    half = replace(config, correction_kept_weight=0.5)
+    assert word_weights(*ids, half) == tuple(each or 0.5 for each in wanted)
+
+
+def test_a_correction_that_changes_nothing_is_what_they_wanted(config: TrainConfig) -> None:
+    assert word_weights([1, 2, 3, 4, 5], [1, 2, 3, 4, 5], config) == (1.0,) * 5
+
+
+def test_only_so_many_changed_words_teach(config: TrainConfig) -> None:
+    def found(most: int) -> tuple[float, ...]:
+        limited = replace(config, correction_tokens=most)
+        return word_weights([1, 2, 3, 4, 5, 6, 7, 8], [9, 1, 2, 3, 4, 0, 5, 6, 7, 8], limited)
+
+    assert found(2) == (1.0, 1.0)
+    assert found(3) == (1.0, 1.0, 0.0, 0.0, 0.0, 1.0)
+    assert len(found(99)) == 7
+
+
+def test_the_loss_is_of_the_changed_words_after_all_that_stands_before_them(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    sample = corrected(base, 1, None)
+    reply = base.tokenizer.decode(sample.response_ids, skip_special_tokens=True).strip()
+    sample = replace(sample, correction=f"{reply} Shall I go on?")
+    added = base.answer_ids(sample.correction)[len(base.encode(reply)) :]
+    (item,) = items_of(base, [sample], config)
+    assert item.correction_weights == (0.0,) * (len(item.correction_ids) - len(added)) + (
+        1.0,
+    ) * len(added)
+    sums = correction_backward(base, model, [item], config, nothing)
+    whole = nll_by_hand(base, sample, sample.correction)
+    before = nll_by_hand(base, sample, reply, end=())
+    assert sums.corrected_tokens == len(added)
+    assert sums.correction_nll == pytest.approx(whole - before, rel=1e-5)
+    assert sums.loss == pytest.approx(0.5 * (whole - before) / len(added), rel=1e-5)
 
 
 def gradient(base: Base, model: PeftModel, items: Sequence[Item], config: TrainConfig) -> Tensor:
