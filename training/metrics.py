@@ -63,7 +63,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _share(value: float, of: int) -> float | None:
+def _share(value: float, of: float) -> float | None:
     return value / of if of else None
 
 
