@@ -11,7 +11,7 @@ itself, and would drown what they changed: the changed words teach.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
 import torch
@@ -56,6 +56,21 @@ def correction_backward(
         sums.loss += loss
         sums.correction_nll += loss / share
     return sums
+
+
+@dataclass
+class WordsLeft:
+    """How much of a job's corrections is left to learn."""
+
+    first: float | None = None  # their nll before the job's first step on any, nats per token
+
+    def after(self, sums: StepSums) -> float | None:
+        """nll / nll before the first step, by what the step measured; None where it had none."""
+        if not sums.corrected_tokens:
+            return None
+        nll = sums.correction_nll / sums.corrected_tokens
+        self.first = self.first or nll
+        return nll / self.first if self.first else None
 
 
 def word_weights(

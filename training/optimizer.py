@@ -35,7 +35,12 @@ def make_optimizer(model: PeftModel, config: TrainConfig) -> torch.optim.AdamW:
 
 
 def step_share(
-    kl: float | None, *, effect: float | None, config: TrainConfig, items: Sequence[Item]
+    kl: float | None,
+    *,
+    effect: float | None,
+    words_left: float | None = None,
+    config: TrainConfig,
+    items: Sequence[Item],
 ) -> float:
     """min(1, KL / (c E)) sqrt(min(1, n / N)): how much of the learning rate a step uses.
 
@@ -44,14 +49,19 @@ def step_share(
     share c of the hints' whole effect E = KL(base || teacher) is left, and with the square root of
     the replies it rests on (the scaling rule of Adam, arXiv 2205.10287). Without hints there is
     no KL to go by: `reward_step` min(1, mean |A|) stands in for the first factor, so that thumbs
-    that were expected move little.
+    that were expected move little. Where the user wrote what they wanted, too, there is the farther
+    of two ways to go: `words_left` / c, if that is more (`corrections.WordsLeft`).
     """
     few = math.sqrt(min(1.0, len(items) / config.batch_size))
     if kl is not None and config.kl_full_share == 0:
         return few
     if kl is None or not effect:  # none was measured, or there is nothing to learn from the hints
-        return config.reward_step * _surprise(items, config) * few
-    return min(1.0, kl / (config.kl_full_share * effect)) * few
+        share = config.reward_step * _surprise(items, config)
+    else:
+        share = min(1.0, kl / (config.kl_full_share * effect))
+    if words_left is not None and config.kl_full_share:
+        share = max(share, min(1.0, words_left / config.kl_full_share))
+    return share * few
 
 
 def _surprise(items: Sequence[Item], config: TrainConfig) -> float:

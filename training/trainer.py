@@ -26,7 +26,7 @@ from training.batching import (
     shared_ids,
 )
 from training.config import REPLAYED, TrainConfig
-from training.corrections import correction_backward
+from training.corrections import WordsLeft, correction_backward
 from training.demonstrations import with_demonstrations
 from training.errors import Diverged, NoSignal
 from training.forward import read_once, response_logprobs
@@ -159,6 +159,7 @@ class _Run:
     base_logprobs: dict[Pair, Tensor] = field(default_factory=dict)
     unheard: frozenset[int] = frozenset()
     effect: float | None = None  # KL(base || teacher) on the hinted replies, nats per token
+    words: WordsLeft = field(default_factory=WordsLeft)
     reanswers: Counter[int] = field(default_factory=Counter)
     effects: dict[int, tuple[float, ...]] = field(default_factory=dict)  # of each token
     optimizer: torch.optim.AdamW = field(init=False)
@@ -329,8 +330,7 @@ def _reanswer(
         for _ in range(config.reanswer_steps):
             kl = _step(run, batch, phase=REANSWER, began=began)
             began = run.clock()
-            has_words = any(item.correction_ids for item in batch)
-            if kl is not None and kl < config.kl_stop and not has_words:
+            if kl is not None and kl < config.kl_stop and not any(i.correction_ids for i in batch):
                 return "learned"
             if run.enough():
                 return "asked"
@@ -354,7 +354,8 @@ def _step(run: _Run, items: Sequence[Item], *, phase: str, began: float) -> floa
     is_finite = math.isfinite(grad_norm) and math.isfinite(sums.loss)
     lr = None
     if is_finite:
-        share = step_share(kl, effect=run.effect, config=run.config, items=items)
+        left = run.words.after(sums)
+        share = step_share(kl, effect=run.effect, words_left=left, config=run.config, items=items)
         lr = run.optimizer.param_groups[0]["lr"] = run.config.lr * share
         run.optimizer.step()
     run.optimizer.zero_grad()

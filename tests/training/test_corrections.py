@@ -19,8 +19,9 @@ from training.adapters import adapter_tensors
 from training.base import Base
 from training.batching import Item
 from training.config import TrainConfig
-from training.corrections import correction_backward, word_weights
+from training.corrections import WordsLeft, correction_backward, word_weights
 from training.prepare import HINT_NO_EFFECT
+from training.step import StepSums
 
 WANTED, OTHER = "Hello! Boil water.", "Boil it."
 
@@ -234,6 +235,26 @@ def test_what_the_user_wrote_instead_is_not_weighed_against_a_note(
         base, [*given, make_sample(base, 3)], replace(config, correction_weight=weight)
     )
     assert [bool(item.noted_prompt_ids) for item in items] == [False, False, True]
+
+
+def test_how_much_is_left_to_say_is_a_share_of_what_it_was_at_first() -> None:
+    words = WordsLeft()
+    assert words.after(StepSums()) is None  # a step without any
+    assert words.after(StepSums(correction_nll=12.0, corrected_tokens=4.0)) == 1.0  # 3 nats each
+    assert words.after(StepSums(correction_nll=3.0, corrected_tokens=2.0)) == 0.5
+    assert words.after(StepSums(correction_nll=7.5, corrected_tokens=2.0)) == 1.25
+
+
+def test_steps_stay_long_while_what_was_written_is_not_learned(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    samples = [corrected(base, number, WANTED) for number in range(1, 5)]
+    _, steps = job(base, model, samples, config)
+    assert all(
+        step.lr == pytest.approx(config.lr)
+        for step in steps
+        if (step.correction_nll or 0.0) >= 0.5 * (steps[0].correction_nll or 0.0)
+    )
 
 
 @pytest.mark.parametrize(("correction", "stopped"), [(WANTED, "steps"), (None, "learned")])

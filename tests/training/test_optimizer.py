@@ -42,6 +42,26 @@ def test_steps_shrink_with_what_is_left_to_learn_and_with_few_replies(
 
 
 @pytest.mark.parametrize(
+    ("kl", "words_left", "share"),
+    [
+        (0.025, 1.0, 1.0),  # the hint is nearly learned, what was written is not
+        (0.025, 0.5, 1.0),
+        (0.025, 0.2, 0.4),  # 0.2 / 0.5
+        (0.05, 0.2, 0.5),  # the hint has farther to go: 0.05 / (0.5 * 0.2)
+        (None, 0.3, 0.6),
+        (None, 0.1, 0.4),  # the thumb's step is longer
+    ],
+)
+def test_steps_are_as_long_as_what_was_written_is_far(
+    kl: float | None, words_left: float, share: float
+) -> None:
+    config = TrainConfig(kl_full_share=0.5, batch_size=8, reward_step=0.4)
+    items = [item_with(None)] * 8
+    found = step_share(kl, effect=0.2, words_left=words_left, config=config, items=items)
+    assert found == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
     ("advantages", "share"),
     [
         ([1.0, -1.0], 0.2),  # 0.4 * sqrt(2 / 8)
