@@ -302,6 +302,22 @@ def test_rows_that_collected_what_was_said_once_are_marked() -> None:
     assert "| plain+asks | combine-collected | 1, 1 once |" in table([row("plain+asks")])
 
 
+def test_rows_whose_corrections_were_learned_in_shorter_steps_are_marked() -> None:
+    def row(recipe: str, trainer: int = 6) -> dict[str, Any]:
+        return row_of(recipe, person="short") | {"made_with": {"trainer": trainer}}
+
+    for same in (
+        row("combine-edited", trainer=7),
+        row(DEFAULT),  # nothing was written
+        row("sft"),
+        row("opd-correction-shown"),  # to the teacher alone
+    ):
+        assert by_earlier_trainers([same]) == [], same
+    said = by_earlier_trainers([row("opd-corrected"), row("combine-edited")])
+    assert said[0].startswith("In 2 rows, `shorter`, steps grew shorter")
+    assert "| short | opd-corrected | 1, 1 shorter |" in table([row("opd-corrected")])
+
+
 def test_a_report_of_what_no_stage_ranks_draws_what_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

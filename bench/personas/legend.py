@@ -26,6 +26,10 @@ OTHERWISE = {  # by their mark, what was otherwise in older rows than it is toda
         "replies were answered anew under hints that were said of\n"
         "a single other reply, too (docs/LOG.md, Others before its own)."
     ),
+    "shorter": (
+        "steps grew shorter as the hint was learned, however little of\n"
+        "what was written was (docs/LOG.md, What was changed)."
+    ),
     "bare": (
         "the person was content with any reply that ended in a\n"
         "question; today they want an answer, too (docs/LOG.md, A question given back)."

@@ -11,7 +11,7 @@ from bench.personas.rows import Cells, is_judged_bare
 from training.heard import names_kind
 
 Row = dict[str, Any]
-EARLIER = (1, 2, 3, 4, 5)  # trainers whose rows still hold
+EARLIER = (1, 2, 3, 4, 5, 6)  # trainers whose rows still hold
 
 
 def trainer_of(row: Row) -> int:
@@ -76,12 +76,21 @@ def was_told_all(row: Row) -> bool:
     return collects and trainer_of(row) < 6 and len(PEOPLE[row["person"]].wishes) > 1
 
 
+def stepped_shorter(row: Row) -> bool:
+    """Whether corrections were learned in steps that shrank with what was left of the hint: since
+    the seventh trainer with what is left of the farther of both."""
+    recipe = RECIPES[row["recipe"]]
+    writes = recipe.learns == "train" and (recipe.corrects or recipe.edits)
+    return bool(writes) and recipe.config.correction_weight > 0 and trainer_of(row) < 7
+
+
 MARKS = {
     "lossy": is_lossy,
     "fewer": had_fewer_sets,
     "thumbless": lacks_thumbs,
     "unheard": taught_unheard,
     "once": was_told_all,
+    "shorter": stepped_shorter,
     "bare": is_judged_bare,
 }
 
