@@ -4,6 +4,7 @@ time."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 from contextlib import aclosing
@@ -204,7 +205,9 @@ class ChatConsumer(NudgeConsumer):
     async def _regenerate(self, content: dict[str, Any]) -> None:
         def again() -> Turn:
             turn = turn_of(self.user, str(content["turn"]))
-            return chat.regenerate(turn=turn, client_id=_client_id(content), as_set_now=True)
+            name = _name_beside(turn, _client_id(content))
+            known = chat.turn_sent_as(self.user, name)
+            return known or chat.regenerate(turn=turn, client_id=name, as_set_now=True)
 
         await self._announce(await in_db(again), content)
 
@@ -281,6 +284,14 @@ def _client_id(content: dict[str, Any]) -> str | None:
     if name is not None and not (isinstance(name, str) and len(name) <= MAX_CLIENT_ID):
         raise ServiceError(f"a client_id is a text of at most {MAX_CLIENT_ID} characters")
     return name or None
+
+
+def _name_beside(turn: Turn, client_id: str | None) -> str | None:
+    """A browser's name for another reply to a program's request. Those requests are found by their
+    Idempotency-Keys in the same column, everybody's: what a browser says must not read like one."""
+    if client_id is None or turn.source != "api":
+        return client_id
+    return hashlib.sha256(f"{turn.session.user_id} {client_id}".encode()).hexdigest()
 
 
 def _is_shut_out(user: User) -> bool:

@@ -144,7 +144,7 @@ def _open_once(request: Request, digest: str) -> list[Turn]:
     second finds the first one's turns. A turn without a whole reply gives its id to a sibling.
     """
     ids = [_client_id(request, index) for index in range(len(request.params))]
-    there = _under(ids)
+    there = _under(request, ids)
     if any(turn.request_hash not in ("", digest) for turn in there.values()):
         raise OtherRequest(_("This Idempotency-Key was sent with another request. Use a new one."))
     for turn in list(there.values()):
@@ -162,7 +162,7 @@ def _open_once(request: Request, digest: str) -> list[Turn]:
             try:
                 turn = _open(request, place, params, digest, client_id)
             except IntegrityError:  # the same request came by another process in the meantime
-                turn = _under(ids)[client_id]
+                turn = _under(request, ids)[client_id]
                 join(turn)
                 # What the other has not opened yet goes beside it, and not into a session of ours.
                 beside = replace(place, session=turn.session, parent=turn.parent)
@@ -180,8 +180,9 @@ def _client_id(request: Request, index: int) -> str:
     return f"{request.key.pk}-{name}-{index}"
 
 
-def _under(ids: Sequence[str]) -> dict[str, Turn]:
-    rows = Turn.objects.filter(source="api", client_id__in=ids).select_related("session")
+def _under(request: Request, ids: Sequence[str]) -> dict[str, Turn]:
+    own = Turn.objects.filter(session__user=request.key.user, source="api")
+    rows = own.filter(client_id__in=ids).select_related("session")
     return {str(row.client_id): row for row in rows}
 
 

@@ -16,6 +16,8 @@ from clawweb.orm import in_db
 from clawweb.services import accounts, requests
 from clawweb.services.requests import Request
 from rollouts.types import Message, SamplingParams
+from tests.clawweb.test_sockets import connected, until
+from tests.factories import make_turn
 from tests.generating import eventually, generating
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db(transaction=True, serialized_rollback=True)]
@@ -91,6 +93,27 @@ async def test_an_idempotency_key_with_another_request_is_refused(key, engine, v
     assert answer.status_code == 422
     assert answer.json()["error"]["code"] == "idempotency_key_reused"
     assert len(await turns()) == 1
+
+
+async def test_no_browser_gets_a_reply_under_anothers_idempotency_key(
+    alice, bob, key, engine, valkey_server
+):
+    """Programs' keys and browsers' names stand in one column."""
+    api_key = await in_db(alice.api_keys.get)
+    request = Request(key=api_key, messages=[], params=[], once=ONCE["Idempotency-Key"])
+    own = await in_db(lambda: make_turn(bob, source="api"))
+    message = {"type": "regenerate", "turn": own.public_id}
+    message["client_id"] = requests._client_id(request, 0)
+    async with generating(), connected(bob) as chat:
+        for _ in range(2):  # a browser sends again what it cannot know to have arrived
+            await chat.send_json(message)
+            await until(chat, "done")
+        assert len(await turns()) == 2
+        answer = await ask(key, headers=ONCE)
+    assert answer.json()["choices"][0]["message"]["content"] == "hello there"
+    turn = (await turns())[-1]
+    assert (turn.public_id, len(await turns())) == (answer["X-Clawweb-Turn"], 3)
+    assert await in_db(lambda: turn.session.user) == alice
 
 
 @pytest.mark.parametrize("name", ["x" * 256, "a\tb"])
