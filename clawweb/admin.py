@@ -17,6 +17,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet, fields
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.shortcuts import redirect
 from django.urls import URLPattern, path
 from django.utils.translation import gettext_lazy as _
 
@@ -34,6 +35,15 @@ admin.site.site_url = "/chat/"
 admin.site.unregister(Group)  # roles say what people may do; groups would say nothing
 # One way to sign in: the tables' own would ask for no second factor, and count no tries.
 admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]
+
+
+def _own_page(request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+    """Where tries at the old password are counted, and the change ends other browsers and is
+    written down."""
+    return redirect("password")
+
+
+admin.site.password_change = _own_page  # type: ignore[method-assign, assignment]
 for _table in (EmailAddress, Authenticator, SocialAccount, SocialApp, SocialToken, UserSession):
     admin.site.unregister(_table)  # secrets, and rows that pages of ours write
 

@@ -88,6 +88,23 @@ def test_an_admin_who_sets_a_password_ends_all(alice: User, admin: User) -> None
 
 
 @pytest.mark.usefixtures("valkey_server", "engine")
+def test_the_admins_tables_have_no_page_of_their_own_for_the_password(admin: User) -> None:
+    """Tries at it would not be counted there, nor other browsers ended, nor anything audited."""
+    admin.set_password("right horse battery")
+    admin.save()
+    client = browser_of(admin, FIREFOX)
+    new = {"new_password1": "correct horse battery", "new_password2": "correct horse battery"}
+    for response in (
+        client.get("/admin/password_change/"),
+        client.post("/admin/password_change/", {"old_password": "right horse battery", **new}),
+    ):
+        assert (response.status_code, response["Location"]) == (302, "/password/")
+    admin.refresh_from_db()
+    assert admin.check_password("right horse battery")
+    assert is_in(client)
+
+
+@pytest.mark.usefixtures("valkey_server", "engine")
 def test_a_page_is_no_write_each_time(alice: User, django_assert_max_num_queries: Any) -> None:
     client = browser_of(alice, FIREFOX)
     seen = UserSession.objects.get().last_seen_at
