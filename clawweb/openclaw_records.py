@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from clawweb.records import Calls, Message, Name, zoned
+from clawweb.records import Calls, Message, Name, Several, zoned
 
 # What chat templates put after a reply.
 _END = re.compile(r"(?:\s*(?:<\|[A-Za-z_]{1,32}\|>|</s>|<eos>|<end_of_turn>))+\s*\Z")
@@ -47,7 +47,7 @@ class OpenClawTurn(BaseModel):
     turn: int = 0
     # Of the machine that wrote it, without a zone
     timestamp: Annotated[str, AfterValidator(_in_range)] = ""
-    messages: Annotated[list[Message], AfterValidator(_answered)]
+    messages: Annotated[Several[Message], AfterValidator(_answered)]
     response_text: str = ""
     tool_calls: Calls | None = None
 

@@ -23,6 +23,9 @@ MAX_LINE = 8 * 1024 * 1024  # bytes; a request of at most 4 MB and its reply fit
 MAX_DEPTH = 32  # of lists and objects in each other
 Line = dict[str, Any]
 Shape = TypeVar("Shape", bound=BaseModel)
+Item = TypeVar("Item")
+# The first wrong item is told; an error for each of a million would take gigabytes.
+Several = Annotated[list[Item], Field(fail_fast=True)]
 
 
 class BadLine(ValueError):
@@ -184,7 +187,7 @@ def zoned(at: datetime) -> datetime:
 
 Message = Annotated[dict[str, Any], AfterValidator(_message)]
 Time = Annotated[datetime, AfterValidator(zoned)]
-Calls = Annotated[list[dict[str, Any]], AfterValidator(tool_calls)]
+Calls = Annotated[Several[dict[str, Any]], AfterValidator(tool_calls)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 CallersName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_printable)]
 
@@ -200,7 +203,7 @@ class FeedbackLine(BaseModel):
     """What someone said about the reply, once. The last one counts."""
 
     value: Literal[1, -1] | None = None
-    reasons: list[Reason] = []
+    reasons: Several[Reason] = []
     comment: str = ""
     correction: str = ""
     final: bool = False
@@ -239,14 +242,14 @@ class TurnLine(BaseModel):
     model: Annotated[str, Field(pattern=r"^(agent|base|agent@v[0-9]{1,9})$")] = "agent"
     state: Literal["complete", "stopped", "interrupted", "failed"] = "complete"
     recorded: bool = True
-    input: list[Message] = []
+    input: Several[Message] = []
     reply: str = ""
     tool_calls: Calls = []
     reasoning: str = ""
-    tools: list[dict[str, Any]] = []
+    tools: Several[dict[str, Any]] = []
     tool_choice: str | dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
-    prompted_hints: list[str] = []
+    prompted_hints: Several[str] = []
     instructions: str = ""
     trial: bool = False  # a version on trial gave it
     adapter: Annotated[str, Field(max_length=120)] = ""  # "" = the base model
@@ -260,7 +263,7 @@ class TurnLine(BaseModel):
     started_at: Time | None = None
     first_token_at: Time | None = None
     finished_at: Time | None = None
-    feedback: list[FeedbackLine] = []
+    feedback: Several[FeedbackLine] = []
 
 
 def checked(shape: type[Shape], line: Line) -> Shape:

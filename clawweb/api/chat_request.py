@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from clawweb.api.openai_errors import Unacceptable, first_problem
 from clawweb.config import config
-from clawweb.records import storable
+from clawweb.records import Several, storable
 from rollouts.types import Message, ReplyShape, SamplingParams
 
 MAX_SESSION_NAME = 128
@@ -73,9 +73,9 @@ class ChatMessage(Part):
     (refusal, annotations, reasoning_content, …) are left out."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[Object] | None = None
+    content: str | Several[Object] | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Several[ToolCall] | None = None
     tool_call_id: str | None = None
 
     def plain(self, where: str) -> Message:
@@ -150,7 +150,7 @@ class ChatRequest(Part):
     Any other field is refused, as OpenAI does."""
 
     model: str = "agent"
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: Several[ChatMessage] = Field(min_length=1)
     stream: bool = False
     stream_options: StreamOptions | None = None
     temperature: float | None = Field(None, ge=0, le=2)
@@ -159,7 +159,7 @@ class ChatRequest(Part):
     max_completion_tokens: int | None = Field(None, ge=1)
     n: int = Field(1, ge=1, le=8)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: str | list[str] | None = None
+    stop: str | Several[str] | None = None
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
     logit_bias: dict[str, float] | None = None
@@ -169,7 +169,7 @@ class ChatRequest(Part):
     tool_choice: Literal["none", "auto", "required"] | Object | None = None
     parallel_tool_calls: bool = True
     response_format: Object | None = None
-    modalities: list[Literal["text"]] | None = None
+    modalities: Several[Literal["text"]] | None = None
     top_k: int | None = Field(None, ge=-1)
     min_p: float | None = Field(None, ge=0, le=1)
     repetition_penalty: float | None = Field(None, gt=0, le=10)

@@ -34,6 +34,7 @@ from clawweb.turn_types import classify
 
 log = logging.getLogger(__name__)
 View = Callable[..., Awaitable[HttpResponseBase]]  # of a request, its key and the path's names
+SMALL = 1 << 16  # bytes of a body; reading a larger one would hold up everybody's streams
 WANTED = "Send a valid key as `Authorization: Bearer <key>`."
 
 
@@ -136,7 +137,9 @@ async def unknown(request: HttpRequest) -> HttpResponse:
 async def chat_completions(request: HttpRequest, key: ApiKey) -> HttpResponseBase:
     """One or more replies of the caller's agent, streamed or whole. Each choice is a turn."""
     try:
-        body = ChatRequest.read(request.body)
+        raw = request.body
+        read = partial(ChatRequest.read, raw)
+        body = read() if len(raw) < SMALL else await asyncio.to_thread(read)
     except RequestDataTooBig as exc:
         raise Unacceptable("The request is larger than 4 MB.", status=413) from exc
     answer = Answer(await _opened(key, body, headers_of(request)), body, key)

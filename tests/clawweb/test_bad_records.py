@@ -6,9 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from clawweb.api.chat_request import ChatRequest
 from clawweb.models import Turn, User
-from clawweb.records import MAX_DEPTH, MAX_LINE, BadLine, kind_of, parse_line
+from clawweb.openclaw_records import OpenClawTurn
+from clawweb.records import MAX_DEPTH, MAX_LINE, BadLine, TurnLine, kind_of, parse_line
 from clawweb.selectors.chat import messages_for
 from tests.recorded import brought_in
 
@@ -16,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
 
 
 SAID = {"role": "user", "content": "x"}
+WRONG = [1] * 1000
 
 
 def turn_of(**values: Any) -> bytes:
@@ -123,3 +127,25 @@ def test_kinds_of_lines_are_told_apart() -> None:
     assert kind_of({"type": "turn", "version": 1}) == "turn"
     assert kind_of({"session_id": "a", "messages": []}) == "openclaw"
     assert kind_of({"session_id": "a", "votes": []}) == "openclaw_score"
+
+
+@pytest.mark.parametrize(
+    ("shape", "body"),
+    [
+        (ChatRequest, {"messages": WRONG}),
+        (ChatRequest, {"messages": [{"role": "user", "content": WRONG}]}),
+        (ChatRequest, {"messages": [{"role": "assistant", "tool_calls": WRONG}]}),
+        (ChatRequest, {"messages": [SAID], "stop": WRONG}),
+        (ChatRequest, {"messages": [SAID], "modalities": WRONG}),
+        *((TurnLine, {name: WRONG}) for name in ("input", "tools", "tool_calls", "feedback")),
+        (TurnLine, {"prompted_hints": WRONG}),
+        (TurnLine, {"feedback": [{"reasons": WRONG}]}),
+        (OpenClawTurn, {"session_id": "s", "messages": WRONG}),
+    ],
+)
+def test_of_many_wrong_items_the_first_is_told(shape: Any, body: dict[str, Any]) -> None:
+    """An error for each of a million would take gigabytes, of everybody's memory."""
+    ours = {"type": "turn", "version": 1, "id": "t", "session": "s"} if shape is TurnLine else {}
+    with pytest.raises(ValidationError) as told:
+        shape.model_validate_json(json.dumps({**ours, **body}))
+    assert told.value.error_count() < 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from django.utils import timezone
 
 from clawweb.api import completions
 from clawweb.api.chat_request import ChatRequest, Unacceptable
+from clawweb.api.openai import SMALL
 from clawweb.models import ChatSession, Turn
 from clawweb.orm import in_db
 from clawweb.services import accounts
@@ -248,3 +250,17 @@ def test_seeds_of_choices_differ_and_defaults_sample_plainly():
     params = ChatRequest.model_validate({"messages": HELLO, "n": 2, "seed": 7}).sampling()
     assert [p.seed for p in params] == [7, 8]
     assert params[0].keeps_behaviour_logprobs
+
+
+async def test_a_large_request_is_read_beside_the_event_loop(alice, engine, monkeypatch):
+    """It takes seconds to check, in which nobody else's stream would go on."""
+    threads = []
+
+    def read(body: bytes) -> ChatRequest:
+        threads.append(threading.current_thread() is threading.main_thread())
+        raise Unacceptable("no")
+
+    monkeypatch.setattr(ChatRequest, "read", read)
+    await ask(alice)
+    answer = await ask(alice, messages=[{"role": "user", "content": "w " * SMALL}])
+    assert (answer.status_code, threads) == (400, [True, False])
