@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from html import escape
 from typing import Any
 
 import nh3
@@ -32,6 +33,9 @@ TAGS = {
     *("h4", "h5", "h6", "table", "thead", "tbody", "tr", "th", "td"),
 }
 ATTRIBUTES = {"a": {"href", "title"}, "ol": {"start"}}
+# Characters. A longer reply, as a file may bring in, is shown as it is: parsing one of 8 MB takes a
+# minute and gigabytes.
+MOST = 100_000
 HEADING_SHIFT = 3  # a turn has an h3 of its own; headings in its reply go below that
 
 
@@ -62,9 +66,16 @@ def _parser() -> MarkdownIt:
 _PARSER = _parser()
 
 
-@lru_cache(maxsize=512)
 def render(text: str) -> str:
     """The reply as sanitized HTML: no raw HTML, no images, links without a referrer."""
+    if len(text) > MOST:
+        lines = escape(text).replace("\n", "<br>\n")
+        return f"<p>{lines}</p>"
+    return _rendered(text)
+
+
+@lru_cache(maxsize=512)
+def _rendered(text: str) -> str:
     return nh3.clean(
         _PARSER.render(text),
         tags=TAGS,

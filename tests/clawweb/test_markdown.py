@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from clawweb.markdown import render
+from clawweb.markdown import MOST, render
 
 
 def test_ordinary_markdown_is_kept() -> None:
@@ -57,3 +57,12 @@ def test_a_hostile_reply_takes_no_long_time(text: str) -> None:
     started = time.process_time()
     render(text)
     assert time.process_time() - started < 5
+
+
+def test_what_is_longer_than_any_reply_is_shown_as_it_is() -> None:
+    """Parsing takes a thousand times its length, in the memory that everybody's pages share."""
+    text = "*a*\n<b>" + "a\n" * (2 * MOST)
+    began = time.process_time()
+    html = render(text)
+    assert html.startswith("<p>*a*<br>\n&lt;b&gt;a<br>\na")
+    assert time.process_time() - began < 1.0
