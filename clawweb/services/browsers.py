@@ -86,6 +86,12 @@ def _end(user: User, rows: object, act: str) -> bool:
     return bool(ended)
 
 
+def forget(user: User) -> None:
+    """The sessions of somebody who is erased; they would stay for two weeks."""
+    for row in UserSession.objects.filter(user=user):
+        row.end()
+
+
 def forget_ended() -> None:
     """Sessions that ran out, and what was written down of browsers that have none: addresses,
     too."""

@@ -12,17 +12,18 @@ import logging
 import os
 import shutil
 import uuid
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import IO
 
 from asgiref.sync import async_to_sync
 from django.contrib.admin.models import LogEntry
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from clawweb import valkey
 from clawweb.config import config
 from clawweb.engine import get_engine, install_id
 from clawweb.events import look_again
@@ -39,7 +40,7 @@ from clawweb.models import (
     Turn,
     User,
 )
-from clawweb.services import audit, quotas, serving, transfers
+from clawweb.services import audit, browsers, quotas, serving, transfers
 from clawweb.services.chat import request_stop
 from clawweb.services.errors import ServiceError
 from clawweb.services.versions import mark_forgotten
@@ -172,9 +173,22 @@ def _finish_sessions() -> None:
 def erase_chat(session: ChatSession, deleted_at: datetime) -> list[AdapterVersion]:
     """Its rows, now. What it used, and which versions learned from it, stays known: those."""
     learned = mark_forgotten(session, deleted_at)
+    _forget_texts(session.turns.all())
     quotas.keep_use(session.user_id, turns=session.turns.all())
     session.delete()
     return learned
+
+
+def in_valkey(turns: QuerySet[Turn]) -> list[str]:
+    """Those of which texts may still be there: in its logs of tokens, also of what is kept."""
+    since = timezone.now() - timedelta(seconds=2 * valkey.TTL_SECONDS)
+    return list(turns.filter(created_at__gt=since).values_list("public_id", flat=True))
+
+
+def _forget_texts(turns: QuerySet[Turn]) -> None:
+    """Once the transaction has erased these rows."""
+    names = in_valkey(turns)
+    transaction.on_commit(lambda: valkey.forget_texts(names), robust=True)
 
 
 def _finish_versions() -> None:
@@ -213,6 +227,8 @@ def _finish_user(user: User) -> None:
             | Q(content_type__model="apikey", object_id__in=keys),
             content_type__app_label="clawweb",
         ).delete()
+        _forget_texts(Turn.objects.filter(session__user=user))
+        browsers.forget(user)
         user.delete()
 
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 import logging
 import shutil
 import uuid
-from datetime import timedelta
 
 from asgiref.sync import async_to_sync
 from django.db import transaction
-from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from clawweb import valkey
@@ -72,7 +70,7 @@ def erase_learning(user: User) -> None:
     with transaction.atomic():
         held = AdapterVersion.objects.filter(user=user).exclude(state=AdapterState.ERASED)
         names = list(held.values_list("name", flat=True))
-        turns = _recent_turns(user)
+        turns = erasure.in_valkey(Turn.objects.filter(session__user=user))
         files = list(Transfer.objects.filter(user=user).values_list("public_id", flat=True))
         audit.record("erase_learning", user, before={"versions": len(names)})
         erasure.fence(user)
@@ -85,13 +83,6 @@ def erase_learning(user: User) -> None:
     for name in files:
         transfers.remove_files(name)
     _erase_files(user, names)
-
-
-def _recent_turns(user: User) -> list[str]:
-    """Turns of which texts may still be in Valkey."""
-    since = timezone.now() - timedelta(seconds=2 * valkey.TTL_SECONDS)
-    rows = Turn.objects.filter(session__user=user, created_at__gt=since)
-    return list(rows.values_list("public_id", flat=True))
 
 
 def _bury(user: User, names: list[str]) -> None:

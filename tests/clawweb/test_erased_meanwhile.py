@@ -6,18 +6,26 @@ import json
 from typing import Any
 
 import pytest
+from django.contrib.sessions.models import Session
+from django.test import Client
+from django.utils import timezone
 
+from clawweb import valkey
 from clawweb.api import completions
 from clawweb.api.chat_request import ChatRequest
 from clawweb.api.completions import Answer
 from clawweb.models import ChatSession, Turn, TurnState
 from clawweb.orm import in_db
-from clawweb.services import accounts
-from clawweb.services.housekeeping import delete_session
+from clawweb.services import accounts, erasure
+from clawweb.services.chat import open_turn
+from clawweb.services.forgetting import erase_learning
+from clawweb.services.housekeeping import UNDO, delete_session, erase_deleted
 from clawweb.streams import follow
 from tests.clawweb.test_sockets import connected, until
 from tests.factories import make_turn
+from tests.generating import eventually, generating
 
+HELLO = [{"role": "user", "content": "hello there"}]
 pytestmark = [
     pytest.mark.django_db(transaction=True, serialized_rollback=True),
     pytest.mark.usefixtures("valkey_server", "engine"),
@@ -88,3 +96,41 @@ async def test_a_browser_is_told_that_its_chat_is_not_there_any_more(alice: Any)
             answer = (await until(chat, "error"))[-1]
         assert answer["turn"] == turn.public_id
         assert answer["message"] == "That is not there any more. Load the page again."
+
+
+@pytest.mark.parametrize("what", ["chat", "learning", "account"])
+async def test_what_is_erased_is_in_no_log_of_tokens_either(
+    alice: Any, bob: Any, what: str
+) -> None:
+    """Valkey's would stay for an hour, also those of a chat that was kept."""
+    async with generating():
+        for user in (alice, bob):
+            await in_db(open_turn, session=ChatSession(user=user), parent=None, messages=HELLO)
+        await eventually(lambda: Turn.objects.filter(state="complete").count() == 2)
+    alices, bobs = [await in_db(Turn.objects.get, session__user=user) for user in (alice, bob)]
+    await in_db(erase, what, alices)
+    with valkey.connect() as store:
+        left = [store.exists(valkey.gen_key(turn.public_id)) for turn in (alices, bobs)]
+    assert left == [0, 1]
+
+
+def erase(what: str, turn: Turn) -> None:
+    if what == "chat":
+        delete_session(turn.session)
+        ChatSession.objects.filter(pk=turn.session_id).update(deleted_at=timezone.now() - 2 * UNDO)
+        erase_deleted()
+    elif what == "learning":
+        erase_learning(turn.session.user)
+    else:
+        erasure.erase_user(turn.session.user)
+        erasure.finish()
+
+
+def test_no_session_of_somebody_who_is_erased_is_left(alice: Any, bob: Any) -> None:
+    for user in (alice, bob):
+        client = Client()
+        client.force_login(user)
+        client.get("/settings/")
+    erasure.erase_user(alice)
+    erasure.finish()
+    assert [row.get_decoded()["_auth_user_id"] for row in Session.objects.all()] == [str(bob.pk)]
