@@ -22,13 +22,14 @@ from clawweb.selectors.judging import agreement, judge_is_silent
 from clawweb.selectors.learning import system_status
 
 LOOPBACK = ("127.0.0.1", "::1")
+PROXYS = {"forwarded", "x-real-ip", "via"}
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
     """Prometheus text. Off loopback only with CLAWWEB_METRICS_TOKEN as the bearer."""
     token = config().metrics_token
-    local = request.META.get("REMOTE_ADDR") in LOOPBACK and "X-Forwarded-For" not in request.headers
-    if not local and not (token and hmac.compare_digest(bearer(request), token)):
+    given = bearer(request).encode()  # compare_digest takes no text beyond ASCII
+    if not _is_local(request) and not (token and hmac.compare_digest(given, token.encode())):
         return HttpResponse("not for you", status=403, content_type="text/plain")
     registry = CollectorRegistry()
     _states(registry)
@@ -38,6 +39,13 @@ def metrics(request: HttpRequest) -> HttpResponse:
     if config().has_judge:
         _judge(registry)
     return HttpResponse(generate_latest(registry), content_type="text/plain; version=0.0.4")
+
+
+def _is_local(request: HttpRequest) -> bool:
+    """From this machine, and not passed on by a proxy on it: not each says for whom it asks."""
+    headers = {name.lower() for name in request.headers}
+    passed_on = any(name.startswith("x-forwarded-") for name in headers) or headers & PROXYS
+    return request.META.get("REMOTE_ADDR") in LOOPBACK and not passed_on
 
 
 def _states(registry: CollectorRegistry) -> None:

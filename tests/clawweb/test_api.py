@@ -325,9 +325,15 @@ def test_without_a_trainer_people_can_chat_but_a_lost_one_is_missed(client, engi
     assert client.get("/readyz").status_code == 503
 
 
-def test_metrics_are_for_loopback_or_the_token(alice, client, engine):
+def test_metrics_are_for_loopback_or_the_token(alice, client, engine, setting):
     make_turn(alice)
     answer = client.get("/metrics")
     assert b'clawweb_turns{state="complete"} 1.0' in answer.content
     assert client.get("/metrics", REMOTE_ADDR="192.0.2.1").status_code == 403
     assert client.get("/metrics", headers={"X-Forwarded-For": "1.2.3.4"}).status_code == 403
+    for name in ("X-Forwarded-Proto", "X-Forwarded-Host", "X-Real-IP", "Forwarded", "Via"):
+        assert client.get("/metrics", headers={name: "https"}).status_code == 403, name
+    setting(metrics_token="secret")
+    for given, status in (("secret", 200), ("secre", 403), ("\xe9", 403)):
+        key = {"HTTP_AUTHORIZATION": f"Bearer {given}", "REMOTE_ADDR": "192.0.2.1"}
+        assert client.get("/metrics", **key).status_code == status
