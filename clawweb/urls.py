@@ -27,6 +27,7 @@ from clawweb.views import (
 from clawweb.views import second_factor as factor
 from clawweb.views.problems import posted_from
 
+handler400 = "clawweb.views.problems.unreadable"
 handler403 = "clawweb.views.problems.forbidden"
 handler404 = "clawweb.views.problems.not_found"
 handler500 = "clawweb.views.problems.crashed"

@@ -18,10 +18,11 @@ from django.http import JsonResponse
 from django.http.response import HttpResponseBase
 
 from clawweb.api.chat_request import ChatRequest
-from clawweb.api.openai_errors import OUR_FAULT, error
+from clawweb.api.openai_errors import OUR_FAULT
 from clawweb.limits import book, limits_of
 from clawweb.models import ApiKey, Turn, TurnState
 from clawweb.orm import in_db
+from clawweb.problem import openai_error as error
 from clawweb.records import LINE_ENDS
 from clawweb.selectors import chat as chats
 from clawweb.services import requests

@@ -18,12 +18,13 @@ from clawweb.api.admission import within_limits
 from clawweb.api.auth import bearer
 from clawweb.api.chat_request import ChatRequest, headers_of
 from clawweb.api.completions import Answer, detach, failure, stop_all
-from clawweb.api.openai_errors import OUR_FAULT, Unacceptable, error
+from clawweb.api.openai_errors import OUR_FAULT, Unacceptable
 from clawweb.limits import Refused, note_wrong_key
 from clawweb.logs import route_of
 from clawweb.models import ApiKey, Turn, TurnState, User
 from clawweb.models.ids import is_number
 from clawweb.orm import in_db
+from clawweb.problem import openai_error as error
 from clawweb.selectors.learning import adapters_of
 from clawweb.services import requests
 from clawweb.services.accounts import key_for

@@ -1,15 +1,13 @@
-"""OpenAI's error shape, and its words for what is wrong with a request."""
+"""OpenAI's words for what is wrong with a request."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from django.http import JsonResponse
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 OUR_FAULT = "Something broke on our side. Try again."
-_KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _EXPECTED = {
     "string_type": "a string",
     "int_type": "an integer",
@@ -29,7 +27,7 @@ _BOUNDS = {  # of pydantic: the sign, its key in the context, which end
 
 
 class Unacceptable(Exception):
-    """A request that cannot be served; becomes OpenAI's error shape."""
+    """A request that cannot be served; becomes OpenAI's error shape (clawweb/problem.py)."""
 
     def __init__(
         self, message: str, *, status: int = 400, code: str | None = None, param: str | None = None
@@ -38,15 +36,6 @@ class Unacceptable(Exception):
         self.status = status
         self.code = code
         self.param = param
-
-
-def error(
-    status: int, message: str, *, code: str | None = None, param: str | None = None
-) -> JsonResponse:
-    """OpenAI's error shape."""
-    kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
-    body = {"message": message, "type": kind, "param": param, "code": code}
-    return JsonResponse({"error": body}, status=status)
 
 
 def first_problem(exc: ValidationError) -> Unacceptable:

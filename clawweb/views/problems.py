@@ -8,12 +8,15 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse
+from django.http.request import split_domain_port
 from django.shortcuts import redirect, render
 from django.template.loader import render_to_string
+from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
-from clawweb.problem import problem
+from clawweb.problem import for_programs
 from clawweb.services.outage import outage
 
 View = Callable[..., Any]
@@ -39,10 +42,34 @@ def posted_from(page: str) -> Callable[[View], View]:
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    if request.path.startswith("/api/"):
-        detail = f"There is no {request.path} here; /api/docs lists what there is."
-        return problem(request, status=404, title="not_found", detail=detail)
-    return _page(request, "404.html", 404)
+    detail = f"There is no {request.path} here; /api/docs lists what there is."
+    told = for_programs(request, status=404, title="not_found", detail=detail)
+    return told or _page(request, "404.html", 404)
+
+
+def unreadable(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """What Django refuses before any view: a host that is not ours, above all. The page goes
+    without the request's context, which would ask for the host again."""
+    title, detail = "malformed", _("The request cannot be read.")
+    if isinstance(exception, DisallowedHost):
+        title, detail = "unknown_host", _of_host(request.META.get("HTTP_HOST", ""))
+    if told := for_programs(request, status=400, title=title, detail=detail):
+        return told
+    context = {"request_id": getattr(request, "request_id", ""), "words": detail}
+    return HttpResponse(render_to_string("400.html", context), status=400)
+
+
+def _of_host(given: str) -> str:
+    """Who opens the server to a network meets this first, and has to know where it is set."""
+    name, _port = split_domain_port(given)
+    if not name:
+        words = _("%(host)s is no host name: those have letters, digits, dots and hyphens alone.")
+        return words % {"host": given[:255]}
+    words = _(
+        "This server does not answer to the name %(host)s. Whoever runs it can add the name to "
+        "CLAWWEB_ALLOWED_HOSTS and start it again."
+    )
+    return words % {"host": name[:255]}
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:

@@ -183,8 +183,25 @@ def test_a_form_needs_its_token(alice: User) -> None:
 
 
 @pytest.mark.parametrize("path", ["/signin/", "/api/sessions", "/v1/models", "/livez"])
-def test_another_host_is_not_answered(client: Client, db: None, path: str) -> None:
-    assert client.get(path, headers={"Host": "evil.example"}).status_code == 400
+@pytest.mark.parametrize(
+    ("host", "words"), [("evil.example:8000", "CLAWWEB_ALLOWED_HOSTS"), ("a_b", "no host name")]
+)
+def test_another_host_is_not_answered(
+    client: Client, db: None, path: str, host: str, words: str
+) -> None:
+    answer = client.get(path, headers={"Host": host})
+    assert answer.status_code == 400
+    told = answer.content.decode()
+    if path.startswith("/v1"):
+        error = answer.json()["error"]
+        assert error["code"] == "unknown_host"
+        told = error["message"]
+    elif path.startswith("/api"):
+        assert answer["Content-Type"] == "application/problem+json"
+        assert answer.json()["request_id"] == answer["X-Request-Id"]
+        told = answer.json()["detail"]
+    assert host.removesuffix(":8000") in told
+    assert words in told
 
 
 # Bodies
