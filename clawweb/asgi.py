@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from pathlib import Path
@@ -18,6 +19,7 @@ from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.conf import settings
 from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
+from django.http import HttpRequest
 from django.urls import path
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -26,12 +28,17 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from clawweb.consumers import ChatConsumer, NudgeConsumer
+from clawweb.logs import about
+from clawweb.models.ids import uuid7
+from clawweb.problem import for_programs
 from clawweb.records import storable
+
+log = logging.getLogger(__name__)
 
 MOST_BODY = 8 * 1024 * 1024  # bytes; Django refuses more than 4 MiB in words of its own
 MOST_FILE = 52 * 1024 * 1024  # an import, which has at most 50 MiB, and its form
 TAKE_FILES = ("/data/import/", "/api/imports")
-TOO_LARGE = "The request is larger than anything that is taken here."
+TOO_LARGE = "The request is larger than %d MB, and no larger one is taken here."
 HASHED = re.compile(r"\.[0-9a-f]{12}\.\w+$")
 
 
@@ -69,7 +76,7 @@ class Bounded:
         most = MOST_FILE if scope["path"] in TAKE_FILES else MOST_BODY
         length = Headers(scope=scope).get("content-length", "")
         if length.isdigit() and int(length) > most:
-            await PlainTextResponse(TOO_LARGE, 413)(scope, receive, send)
+            await _too_large(scope["path"])(scope, receive, send)
             return
         taken, answered = 0, False
 
@@ -86,7 +93,21 @@ class Bounded:
 
         await self.app(scope, counted, told)
         if taken > most and not answered:
-            await PlainTextResponse(TOO_LARGE, 413)(scope, receive, send)
+            await _too_large(scope["path"])(scope, receive, send)
+
+
+def _too_large(path: str) -> Response:
+    """What whoever sends it hears; programs in the shape of their errors."""
+    words = TOO_LARGE % (50 if path in TAKE_FILES else 4)
+    asked = HttpRequest()
+    asked.path, asked.request_id = path, str(uuid7())  # type: ignore[attr-defined]
+    with about(request=asked.request_id):  # type: ignore[attr-defined]
+        log.warning(words)
+    headers = {"X-Request-Id": asked.request_id}  # type: ignore[attr-defined]
+    told = for_programs(asked, status=413, title="too_large", detail=words)
+    if told is None:
+        return PlainTextResponse(words, 413, headers)
+    return Response(told.content, 413, {**headers, "Content-Type": told["Content-Type"]})
 
 
 class Storable:

@@ -142,7 +142,9 @@ async def chat_completions(request: HttpRequest, key: ApiKey) -> HttpResponseBas
         read = partial(ChatRequest.read, raw)
         body = read() if len(raw) < SMALL else await asyncio.to_thread(read)
     except RequestDataTooBig as exc:
-        raise Unacceptable("The request is larger than 4 MB.", status=413) from exc
+        raise Unacceptable(
+            "The request is larger than 4 MB.", status=413, code="too_large"
+        ) from exc
     answer = Answer(await _opened(key, body, headers_of(request)), body, key)
     detach(in_db(tasks.after_opening, answer.turns[0]))  # the reply does not wait for it
     if body.stream:

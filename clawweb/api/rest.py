@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from django.core.exceptions import ObjectDoesNotExist
+from django.core.exceptions import ObjectDoesNotExist, RequestDataTooBig
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
@@ -120,6 +120,12 @@ def _refused(request: HttpRequest, exc: ServiceError) -> HttpResponse:
 def _missing(request: HttpRequest, exc: ObjectDoesNotExist) -> HttpResponse:
     detail = _("There is no such thing of yours.")
     return problem(request, status=404, title="not_found", detail=detail)
+
+
+@api.exception_handler(RequestDataTooBig)
+def _too_large(request: HttpRequest, exc: RequestDataTooBig) -> HttpResponse:
+    detail = _("The request is larger than %(n)s MB.") % {"n": 4}
+    return problem(request, status=413, title="too_large", detail=detail)
 
 
 @api.exception_handler(AuthenticationError)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from django.core.exceptions import DisallowedHost
+from django.core.exceptions import DisallowedHost, RequestDataTooBig
 from django.http import HttpRequest, HttpResponse
 from django.http.request import split_domain_port
 from django.shortcuts import redirect, render
@@ -50,13 +50,16 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 def unreadable(request: HttpRequest, exception: Exception) -> HttpResponse:
     """What Django refuses before any view: a host that is not ours, above all. The page goes
     without the request's context, which would ask for the host again."""
-    title, detail = "malformed", _("The request cannot be read.")
+    status, title, detail = 400, "malformed", _("The request cannot be read.")
     if isinstance(exception, DisallowedHost):
         title, detail = "unknown_host", _of_host(request.META.get("HTTP_HOST", ""))
-    if told := for_programs(request, status=400, title=title, detail=detail):
+    if isinstance(exception, RequestDataTooBig):
+        words = _("The request is larger than %(n)s MB.")
+        status, title, detail = 413, "too_large", words % {"n": 4}
+    if told := for_programs(request, status=status, title=title, detail=detail):
         return told
     context = {"request_id": getattr(request, "request_id", ""), "words": detail}
-    return HttpResponse(render_to_string("400.html", context), status=400)
+    return HttpResponse(render_to_string("400.html", context), status=status)
 
 
 def _of_host(given: str) -> str:

@@ -209,6 +209,14 @@ def test_another_host_is_not_answered(
 
 async def answer_to(path: str, pieces: list[bytes], headers: list[tuple[bytes, bytes]]) -> int:
     """The status, of the application as the server runs it."""
+    status, _, _ = await whole_answer_to(path, pieces, headers)
+    return status
+
+
+async def whole_answer_to(
+    path: str, pieces: list[bytes], headers: list[tuple[bytes, bytes]]
+) -> tuple[int, dict[bytes, bytes], bytes]:
+    """Status, headers and body."""
     left = [
         {"type": "http.request", "body": piece, "more_body": i + 1 < len(pieces)}
         for i, piece in enumerate(pieces)
@@ -226,7 +234,9 @@ async def answer_to(path: str, pieces: list[bytes], headers: list[tuple[bytes, b
     scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
     scope |= {"query_string": b"", "http_version": "1.1", "server": ("testserver", 80)}
     await asgi.application(scope, receive, send)
-    return int(said[0]["status"])
+    start, *rest = said
+    body = b"".join(message.get("body", b"") for message in rest)
+    return int(start["status"]), dict(start["headers"]), body
 
 
 HOST = (b"host", b"testserver")
@@ -237,6 +247,37 @@ async def test_a_body_that_is_too_large_is_not_taken_in() -> None:
     assert await answer_to("/signin/", [b""], said) == 413
     said = [HOST, (b"content-length", str(asgi.MOST_FILE + 1).encode())]
     assert await answer_to("/api/imports", [b""], said) == 413
+
+
+@pytest.mark.parametrize(
+    ("path", "limit"), [("/v1/chat/completions", 4), ("/api/jobs", 4), ("/api/imports", 50)]
+)
+async def test_programs_are_told_so_in_the_shape_of_their_errors(path: str, limit: int) -> None:
+    said = [HOST, (b"content-length", str(asgi.MOST_FILE + 1).encode())]
+    status, headers, body = await whole_answer_to(path, [b""], said)
+    told = json.loads(body)
+    if path.startswith("/v1/"):
+        assert headers[b"content-type"] == b"application/json"
+        assert told["error"]["code"] == "too_large"
+        words = told["error"]["message"]
+    else:
+        assert headers[b"content-type"] == b"application/problem+json"
+        assert told["request_id"] == headers[b"x-request-id"].decode()
+        words = told["detail"]
+    assert (status, f"{limit} MB" in words) == (413, True)
+
+
+def test_nor_is_one_that_django_refuses_broken(client: Client, alice: User) -> None:
+    _, key = accounts.make_key(user=alice, name="k", scopes=["train"])
+    body = {"data": "x" * (5 << 20), "content_type": "application/json"}
+    answer = client.post("/api/jobs", **body, headers={"Authorization": f"Bearer {key}"})
+    assert (answer.status_code, answer.json()["title"]) == (413, "too_large")
+    client.force_login(alice)
+    answer = client.post("/settings/asking/", "instructions=" + "x" * (5 << 20), **FORM)
+    assert (answer.status_code, "4 MB" in answer.content.decode()) == (413, True)
+
+
+FORM = {"content_type": "application/x-www-form-urlencoded"}
 
 
 @pytest.mark.django_db(transaction=True, serialized_rollback=True)
