@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 from django.core.exceptions import ObjectDoesNotExist, RequestDataTooBig
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
 from django.utils.translation import gettext as _
 from ninja import NinjaAPI, Query, Schema, Status
 from ninja.errors import AuthenticationError, HttpError, ValidationError
+from ninja.openapi.docs import Swagger
 from ninja.parser import Parser
 from pydantic import ConfigDict, Field
 
@@ -37,8 +40,19 @@ class Storable(Parser):
         return storable(super().parse_body(request))
 
 
+class Docs(Swagger):
+    """Where calls can also be tried. Whoever is signed in makes them by their session, which needs
+    its token: ninja puts that on the page only where all calls are guarded alike."""
+
+    def render_page(self, request: HttpRequest, api: NinjaAPI, **names: Any) -> HttpResponse:
+        settings = {**self.settings, "url": self.get_openapi_url(api, names)}
+        context = {"swagger_settings": json.dumps(settings), "api": api, "add_csrf": True}
+        return render(request, self.template, context)
+
+
 api = NinjaAPI(
     parser=Storable(),
+    docs=Docs(),
     title="clawweb",
     version="1",
     description="Chat, rate, train, deploy. Lists are `{items, next}`; times are ISO 8601 UTC.",

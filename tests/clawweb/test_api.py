@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -293,6 +294,26 @@ def test_openapi_lists_the_whole_interface(client):
         "/api/adapters/rollback", "/api/reasons",
     } <= paths  # fmt: skip
     assert client.get("/api/docs").status_code == 200
+
+
+def test_openapi_says_that_calls_take_a_key(client):
+    said = client.get("/api/openapi.json").json()
+    (name,) = said["components"]["securitySchemes"]
+    assert said["components"]["securitySchemes"][name]["scheme"] == "bearer"
+    calls = [call for path in said["paths"].values() for call in path.values()]
+    assert all(call["security"] == [{name: []}] for call in calls)
+
+
+def test_who_is_signed_in_can_try_calls_on_the_page_that_lists_them(alice):
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(alice)
+    page = client.get("/api/docs").content.decode()
+    body = re.search(r"<body[^>]*>", page)[0]
+    assert 'data-api-csrf="true"' in body  # then its script sends the token along
+    token = re.search(r'data-csrf-token="(\w+)"', body)[1]
+    path = f"/api/turns/{make_turn(alice).public_id}/feedback"
+    sent = {"content_type": "application/json", "headers": {"X-CSRFToken": token}}
+    assert client.post(path, '{"value": 1}', **sent).status_code == 200
 
 
 def test_an_unknown_path_is_a_problem_too(client):
