@@ -125,6 +125,8 @@ urlpatterns = [
     path("v1/models", openai.models),
     path("v1/models/<str:name>", openai.model),
     re_path(r"^v1(?:/.*)?$", openai.unknown),
+    path("chat/completions", openai.without_version),
+    path("models", openai.without_version),
     path("api/", api.urls),
     path("livez", health.livez),
     path("readyz", health.readyz),

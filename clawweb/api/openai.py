@@ -131,7 +131,15 @@ def _models_of(user: User) -> list[dict[str, Any]]:
 
 @csrf_exempt
 async def unknown(request: HttpRequest) -> HttpResponse:
-    return error(404, f"There is no {request.path} here.", code="unknown_url")
+    words = f"There is no {request.path} here, but POST /v1/chat/completions and GET /v1/models."
+    return error(404, words, code="unknown_url")
+
+
+@csrf_exempt
+async def without_version(request: HttpRequest) -> HttpResponse:
+    """Whose client was given the address alone. A page would be no answer that it can read."""
+    words = f"There is no {request.path} here. Add /v1 to the base URL that your client was given."
+    return error(404, words, code="unknown_url")
 
 
 @with_key("chat", "POST")

@@ -169,6 +169,8 @@ TABLE: dict[str, dict[str, May]] = {
     "api/imports": {"POST": people("export")},
     "api/imports/<transfer_id>": {"GET": owner("export")},
     "api/": {},
+    "chat/completions": {},  # under /v1 alone
+    "models": {},
     "livez": {"GET": who_is_not_waiting()},
     "readyz": {"GET": who_is_not_waiting()},
     "metrics": {"GET": who_is_not_waiting()},  # from loopback, as here

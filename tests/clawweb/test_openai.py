@@ -211,6 +211,14 @@ async def test_v1_takes_keys_only(alice, engine):
     assert (answer.status_code, "error" in answer.json()) == (404, True)
 
 
+@pytest.mark.parametrize("path", ["/chat/completions", "/models"])
+async def test_whose_base_url_lacks_the_version_is_told_so(path):
+    """The first was sent on to a page of a chat, which a client takes for its answer."""
+    for method in ("GET", "POST"):
+        answer = await AsyncClient().generic(method, path)
+        assert (answer.status_code, "/v1" in answer.json()["error"]["message"]) == (404, True)
+
+
 async def test_models_are_the_callers_own(alice, bob, engine):
     await in_db(make_adapter, alice, 1, "live")
     await in_db(make_adapter, alice, 2, "refused")
