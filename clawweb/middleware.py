@@ -19,11 +19,13 @@ from django.urls import resolve
 from django.utils import timezone
 from django.utils.decorators import sync_and_async_middleware
 from django.utils.deprecation import MiddlewareMixin
+from django.utils.translation import gettext as _
 
 from clawweb import acting
 from clawweb.logs import route_of
 from clawweb.models import User
 from clawweb.models.ids import uuid7
+from clawweb.problem import problem
 from clawweb.selectors.access import lacks_second_factor
 
 log = logging.getLogger(__name__)
@@ -56,6 +58,18 @@ def _log(request: HttpRequest, response: HttpResponse, began: float) -> None:
     log.info("%s %s %d", request.method, route_of(request), response.status_code, extra=known)
 
 
+def _told(request: HttpRequest, response: HttpResponse) -> HttpResponse:
+    """The answer; instead of the bare one that ninja has for a wrong verb one that says the right
+    ones."""
+    if response.status_code != 405 or not request.path_info.startswith("/api/"):
+        return response
+    verbs = response.headers.get("Allow", "")
+    detail = _("Use %(verbs)s here.") % {"verbs": verbs}
+    told = problem(request, status=405, title="method_not_allowed", detail=detail)
+    told["Allow"] = verbs
+    return told
+
+
 @sync_and_async_middleware
 def request_id(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
     """Takes a well-formed X-Request-Id over or makes one."""
@@ -64,7 +78,7 @@ def request_id(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequ
         async def middleware(request: HttpRequest) -> HttpResponse:
             name, began = _name(request), time.monotonic()
             with acting.in_request(request):
-                response = await _awaited(get_response(request))
+                response = _told(request, await _awaited(get_response(request)))
                 _log(request, response, began)
             response["X-Request-Id"] = name
             return response
@@ -74,7 +88,7 @@ def request_id(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequ
         def middleware(request: HttpRequest) -> HttpResponse:  # type: ignore[misc]
             name, began = _name(request), time.monotonic()
             with acting.in_request(request):
-                response: HttpResponse = get_response(request)
+                response: HttpResponse = _told(request, get_response(request))
                 _log(request, response, began)
             response["X-Request-Id"] = name
             return response

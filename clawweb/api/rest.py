@@ -158,7 +158,10 @@ def _too_often(request: HttpRequest, exc: Refused) -> HttpResponse:
 @api.exception_handler(HttpError)
 def _http_error(request: HttpRequest, exc: HttpError) -> HttpResponse:
     title = {400: "malformed", 403: "forbidden"}.get(exc.status_code, "error")
-    return problem(request, status=exc.status_code, title=title, detail=str(exc))
+    detail = str(exc)
+    if isinstance(exc.__cause__, ValueError):  # ninja's words say only that it could not read it
+        detail = _('The body is not JSON: send an object in UTF-8, as {"name": "value"}.')
+    return problem(request, status=exc.status_code, title=title, detail=detail)
 
 
 @api.exception_handler(ValidationError)

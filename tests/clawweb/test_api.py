@@ -323,6 +323,27 @@ def test_an_unknown_path_is_a_problem_too(client):
     assert "/api/docs" in answer.json()["detail"]
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "words"),
+    [
+        ("GET", "/api/exports", "", 405, "Use POST here."),
+        ("PUT", "/api/sessions", "{}", 405, "Use GET here."),
+        ("POST", "/api/jobs", "method=kto", 400, "not JSON"),
+        ("POST", "/api/jobs", "{'method': 'kto'}", 400, "not JSON"),
+        ("POST", "/api/jobs", b'{"method": "\xff"}', 400, "not JSON"),
+    ],
+)
+def test_what_is_sent_wrongly_is_a_problem_that_says_what_to_send(
+    alice, method, path, body, status, words
+):
+    client = client_of(alice, scopes=accounts.SCOPES)
+    answer = client.generic(method, path, body, content_type="application/json")
+    assert (answer.status_code, answer["Content-Type"]) == (status, "application/problem+json")
+    assert words in answer.json()["detail"]
+    assert answer.json()["request_id"] == answer["X-Request-Id"]
+    assert ("Allow" in answer) == (status == 405)
+
+
 def test_health_says_which_part_is_missing(client, engine):
     assert client.get("/livez").content == b"ok"
     answer = client.get("/readyz")
