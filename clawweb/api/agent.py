@@ -76,7 +76,7 @@ def post_rechecks(request: HttpRequest, body: RecheckIn | None = None) -> Any:
     return Status(202, {"asked": ask_again(user=user, turn=turn)})
 
 
-@router.get("/chats/{name}", auth=Scoped("read"))
+@router.get("/chats/{path:name}", auth=Scoped("read"))
 def get_learned_from(request: HttpRequest, name: str) -> Any:
     """Which versions have learned from a chat, by their numbers."""
     session = session_of(caller(request), name)

@@ -205,16 +205,24 @@ def list_sessions(request: HttpRequest, cursor: Cursor = None) -> Any:
     return _listed([chats.session_json(row) for row in rows], following)
 
 
-@api.get("/sessions/{name}", auth=Scoped("read"), tags=["chat"])
+@api.post("/sessions/{name}/restore", auth=Scoped("feedback"), tags=["chat"])
+def restore_session(request: HttpRequest, name: str) -> Any:
+    """Undo a deletion, by the session's own id."""
+    user = caller(request)
+    housekeeping.restore_session(user.chat_sessions.get(public_id=name))
+    return chats.session_json(chats.session_of(user, name))
+
+
+@api.get("/sessions/{path:name}", auth=Scoped("read"), tags=["chat"])
 def get_session(request: HttpRequest, name: str, last: int | None = Query(None, ge=1)) -> Any:
-    """One session (by id or by the caller's name for it) with its turns in order, or the last
-    ones."""
+    """One session (by id or by the caller's name for it, slashes and all) with its turns in order,
+    or the last ones."""
     session = chats.session_of(caller(request), name)
     only = [row["id"] for row in chats.outline(session)[-last:]] if last else None
     return {**chats.session_json(session), "turns": chats.turns_json(session, only)}
 
 
-@api.patch("/sessions/{name}", auth=Scoped("feedback"), tags=["chat"])
+@api.patch("/sessions/{path:name}", auth=Scoped("feedback"), tags=["chat"])
 def patch_session(request: HttpRequest, name: str, body: SessionIn) -> Any:
     """Rename a session, pin it, or keep it out of training."""
     user = caller(request)
@@ -222,19 +230,11 @@ def patch_session(request: HttpRequest, name: str, body: SessionIn) -> Any:
     return chats.session_json(chats.session_of(user, name))
 
 
-@api.delete("/sessions/{name}", auth=Scoped("feedback"), response={204: None}, tags=["chat"])
+@api.delete("/sessions/{path:name}", auth=Scoped("feedback"), response={204: None}, tags=["chat"])
 def delete_session(request: HttpRequest, name: str) -> Any:
     """Hide a session at once; ten minutes later it is erased. Until then it can be restored."""
     housekeeping.delete_session(chats.session_of(caller(request), name))
     return Status(204, None)
-
-
-@api.post("/sessions/{name}/restore", auth=Scoped("feedback"), tags=["chat"])
-def restore_session(request: HttpRequest, name: str) -> Any:
-    """Undo a deletion, by the session's own id."""
-    user = caller(request)
-    housekeeping.restore_session(user.chat_sessions.get(public_id=name))
-    return chats.session_json(chats.session_of(user, name))
 
 
 @api.get("/turns/{turn_id}", auth=Scoped("read"), tags=["chat"])

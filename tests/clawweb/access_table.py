@@ -127,7 +127,7 @@ TABLE: dict[str, dict[str, May]] = {
     "api/openapi.json": {"GET": anyone()},
     "api/docs": {"GET": anyone()},
     "api/sessions": {"GET": people("read")},
-    "api/sessions/<name>": {
+    "api/sessions/<path:name>": {
         "GET": owner("read"),
         "PATCH": owner("feedback", title="t"),
         "DELETE": owner("feedback"),
@@ -160,7 +160,7 @@ TABLE: dict[str, dict[str, May]] = {
     "api/agent": {"GET": people("read")},
     "api/agent/pause": {"POST": people("train", paused=True)},
     "api/agent/rechecks": {"POST": people("chat")},
-    "api/agent/chats/<name>": {"GET": owner("read")},
+    "api/agent/chats/<path:name>": {"GET": owner("read")},
     "api/agent/train-without": {"POST": people("train")},
     "api/agent/notes/take-back": {"POST": people("feedback", text="x")},
     "api/exports": {"POST": people("export")},

@@ -12,7 +12,7 @@ from django.test import Client
 from django.utils import timezone
 
 from clawweb import limits
-from clawweb.models import ApiKey, Heartbeat, TrainingJob
+from clawweb.models import ApiKey, ChatSession, Heartbeat, TrainingJob
 from clawweb.services import accounts, health, versions
 from clawweb.services.errors import ServiceError
 from clawweb.training_run import _train_config
@@ -130,6 +130,20 @@ def test_a_session_shows_its_turns_and_counts(alice):
     make_turn(alice, session=first.session, turn_type="side")
     body = client_of(alice).get(f"/api/sessions/{first.session.public_id}").json()
     assert (body["turns_main"], body["turns_side"], len(body["turns"])) == (1, 1, 2)
+
+
+def test_a_session_is_found_by_the_name_that_its_caller_gave_it_slashes_and_all(alice):
+    session = make_turn(alice).session
+    ChatSession.objects.filter(pk=session.pk).update(external_id="ada/notes/1")
+    client = client_of(alice)
+    path = "/api/sessions/ada%2Fnotes%2F1"
+    assert client.get(path).json()["id"] == session.public_id
+    assert client.get("/api/agent/chats/ada/notes/1").json() == {"versions": []}
+    body = {"data": '{"title": "t"}', "content_type": "application/json"}
+    assert client.patch(path, **body).json()["title"] == "t"
+    assert client.delete(path).status_code == 204
+    restored = post(client, f"/api/sessions/{session.public_id}/restore")
+    assert restored.json()["external_id"] == "ada/notes/1"
 
 
 def test_training_now_needs_something_to_train_on(alice):

@@ -206,10 +206,10 @@ def test_what_a_caller_calls_a_session_is_on_no_line(
     monkeypatch.setattr("clawweb.api.rest.chats.session_of", lambda *_: 1 / 0)
     assert client.get(path).status_code == 500
     whole = "\n".join(written())
-    for words in ("GET /api/sessions/<name> failed", "Not Found: (nothing there)"):
+    for words in ("GET /api/sessions/<path:name> failed", "Not Found: (nothing there)"):
         assert words in whole
-    assert "Not Found: /api/sessions/<name>" in whole
-    assert "Internal Server Error: /api/sessions/<name>" in whole
+    assert "Not Found: /api/sessions/<path:name>" in whole
+    assert "Internal Server Error: /api/sessions/<path:name>" in whole
     assert NAME not in whole
 
 
