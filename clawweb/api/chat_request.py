@@ -24,11 +24,12 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # OpenAI's, for functions and schema
 # OpenAI's fields that mean nothing here. Clients send them; what they ask for costs nobody anything
 # when it does not happen.
 WITHOUT_EFFECT = {
-    *("metadata", "prediction", "prompt_cache_key", "prompt_cache_retention", "reasoning_effort"),
-    *("safety_identifier", "service_tier", "store", "user", "verbosity"),
+    *("metadata", "prediction", "prompt_cache_key", "prompt_cache_options"),
+    *("prompt_cache_retention", "reasoning_effort", "safety_identifier", "service_tier", "store"),
+    *("user", "verbosity"),
 }
 # Those that mean something that is not done: fine as null, refused as anything else.
-NOT_HERE = {"audio", "function_call", "functions", "web_search_options"}
+NOT_HERE = {"audio", "function_call", "functions", "moderation", "web_search_options"}
 
 
 def _json_object(value: Any) -> Any:

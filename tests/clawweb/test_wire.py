@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from django.test import AsyncClient
+from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 
 from clawweb.api import completions
-from clawweb.api.chat_request import ChatRequest
+from clawweb.api.chat_request import NOT_HERE, WITHOUT_EFFECT, ChatRequest
 from clawweb.api.openai_errors import Unacceptable
 from clawweb.models import Turn
 from clawweb.orm import in_db
@@ -133,6 +134,15 @@ def test_a_body_that_is_no_object_is_refused(body):
 )  # fmt: skip
 def test_what_clients_send_without_need_is_taken(body):
     assert read(**body).plain_messages()
+
+
+def test_every_field_that_openais_client_has_is_known_here():
+    """One that it gets is to be named in chat_request.py: as taken, without effect, or refused."""
+    theirs = set(get_type_hints(CompletionCreateParamsNonStreaming))
+    assert theirs - {*ChatRequest.model_fields, *WITHOUT_EFFECT, *NOT_HERE} == set()
+    assert read(moderation=None, prompt_cache_options={"ttl": "1h"}).plain_messages()
+    with pytest.raises(Unacceptable, match="moderation"):
+        read(moderation={"model": "m"})
 
 
 def test_tool_messages_are_kept_as_openai_writes_them():
