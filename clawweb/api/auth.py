@@ -20,6 +20,15 @@ def bearer(request: HttpRequest) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
+def lacks(key: ApiKey, scope: str) -> str:
+    """What whoever sends the key is told. A key's scopes are for good: it takes another key."""
+    scopes = ",".join([*key.scopes, scope])
+    return (
+        f"This key lacks the scope {scope!r}; it has {', '.join(key.scopes)}. Make one that has it "
+        f"under Settings, or by `manage.py createkey USER --scopes {scopes}`."
+    )
+
+
 class Scoped:
     """Ninja's auth callable: who may make a call that needs `scope`. A session may do all."""
 
@@ -40,9 +49,7 @@ class Scoped:
                 note_wrong_key(request.META.get("REMOTE_ADDR", ""))
                 return None
             if self.scope not in key.scopes:
-                raise HttpError(
-                    403, f"This key lacks the scope {self.scope!r}; it has {key.scopes}."
-                )
+                raise HttpError(403, lacks(key, self.scope))
             request.api_key = key  # type: ignore[attr-defined]
             return key.user
         user = request.user

@@ -15,7 +15,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from clawweb import tasks
 from clawweb.api.admission import within_limits
-from clawweb.api.auth import bearer
+from clawweb.api.auth import bearer, lacks
 from clawweb.api.chat_request import ChatRequest, headers_of
 from clawweb.api.completions import Answer, detach, failure, stop_all
 from clawweb.api.openai_errors import OUR_FAULT, Unacceptable
@@ -55,7 +55,7 @@ def with_key(
                 if key is None:
                     return error(401, WANTED, code="invalid_api_key")
                 if scope not in key.scopes:
-                    return error(403, f"This key lacks the scope {scope!r}.", code="missing_scope")
+                    return error(403, lacks(key, scope), code="missing_scope")
                 return await within_limits(
                     key,
                     lambda: _answered(partial(view, request, key, **names), request),

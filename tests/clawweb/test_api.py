@@ -246,7 +246,9 @@ def test_a_key_without_the_scope_is_refused(alice, method, path, scope):
     client = client_of(alice, scopes=[s for s in accounts.SCOPES if s != scope])
     answer = post(client, path) if method == "post" else client.get(path)
     assert answer.status_code == 403
-    assert scope in answer.json()["detail"]
+    assert f"lacks the scope '{scope}'" in answer.json()["detail"]
+    has = ", ".join(s for s in accounts.SCOPES if s != scope)
+    assert f"it has {has}. Make one that has it under Settings" in answer.json()["detail"]
 
 
 def test_strangers_and_dead_keys_are_turned_away(alice):
