@@ -83,7 +83,10 @@ def _out_of_bounds(first: ErrorDetails, path: str) -> Unacceptable:
             f"{context['expected']}."
         )
         return Unacceptable(message, param=path, code="invalid_value")
-    return Unacceptable(f"Invalid value for '{path}': {first['msg']}", param=path or None)
+    words = first["msg"]
+    if first["type"] == "string_pattern_mismatch":  # of a session's name
+        words = "It is empty, or holds a character that is not printable."
+    return Unacceptable(f"Invalid value for '{path}': {words}", param=path or None)
 
 
 def _path(problem: ErrorDetails) -> str:

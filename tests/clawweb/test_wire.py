@@ -102,6 +102,8 @@ async def streamed(user: Any, **body: Any) -> list[dict[str, Any]]:
         ({"response_format": "json"}, "response_format", "invalid_type", "an object"),
         ({"response_format": {"type": "text", "x": 1e999}}, "response_format", None, "too large"),
         ({"turn_type": "middle"}, "turn_type", "invalid_value", "middle"),
+        ({"session_id": ""}, "session_id", None, "It is empty, or"),
+        ({"session_id": "a\nb"}, "session_id", None, "not printable"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_as_openai_says_it(body, param, code, words):
