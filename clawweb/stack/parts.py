@@ -30,7 +30,7 @@ class Part:
     cores: list[int] = field(default_factory=list)  # empty: any
     nice: int = 0
     patience: int = 9  # seconds between SIGTERM and SIGKILL
-    seconds_to_ready: int = 60
+    seconds_to_ready: int = 180  # one that ends before is told at once
 
 
 def all_parts(config: Config) -> list[Part]:
@@ -64,7 +64,7 @@ def valkey(config: Config) -> Part:
         "--maxmemory-policy": "volatile-ttl",
     }
     command = [str(get_binary_path()), *(word for pair in options.items() for word in pair)]
-    return Part(name="valkey", command=command, patience=3, seconds_to_ready=15)
+    return Part(name="valkey", command=command, patience=3)
 
 
 def vllm(config: Config) -> Part:

@@ -29,6 +29,12 @@ def test_every_part_is_started_by_default(tmp_path: Path) -> None:
     assert names(settings(tmp_path)) == expected
 
 
+def test_a_start_on_a_busy_machine_is_waited_for(tmp_path: Path) -> None:
+    """All parts start at once; with other work beside, the trainer took more than a minute."""
+    started = parts.all_parts(settings(tmp_path))
+    assert {part.name for part in started if part.seconds_to_ready < 180} == set()
+
+
 def test_a_server_that_is_elsewhere_is_not_started(tmp_path: Path) -> None:
     config = settings(tmp_path, redis_url="redis://queue/0", vllm_url="http://gpu:8000")
     assert names(config) == ["web", "generator", "worker-light", "worker-gpu", "beat"]
