@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 
 from clawweb.config import config
 from tests.realstack import stack as stack  # the fixture
@@ -25,6 +26,17 @@ def model_folder() -> Path:
     from training.tiny import write_tiny
 
     return write_tiny(config().model_folder)
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: None) -> None:
+    """What the units' rows need not be: safe from a power cut, hard to guess passwords from, or
+    there again after a test that has emptied the tables, where none reads them (permissions)."""
+    options = settings.DATABASES["default"].get("OPTIONS", {})
+    if "init_command" in options:  # SQLite; tests/services.py starts PostgreSQL without fsync
+        options["init_command"] += "PRAGMA synchronous=OFF;"
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    settings.TEST_NON_SERIALIZED_APPS = ["django.contrib.auth"]
 
 
 @pytest.fixture(scope="session")
