@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -12,11 +13,14 @@ from peft import PeftModel
 from tests.training.conftest import job, make_sample, samples
 from training.adapters import adapter_tensors
 from training.base import Base
+from training.batching import Item
 from training.config import TrainConfig
 from training.errors import Diverged
 from training.logprobs import entropy
 from training.losses import clipped, clipped_policy_loss
-from training.types import StepMetrics
+from training.metrics import step_metrics
+from training.step import StepSums
+from training.types import RATED, StepMetrics
 
 
 def test_the_entropy_of_no_preference_is_the_logarithm_of_the_choices() -> None:
@@ -46,6 +50,36 @@ def test_a_token_is_clipped_where_its_gradient_is_gone() -> None:
     (gradient,) = torch.autograd.grad(loss, policy)
     gone = int(((gradient == 0) & mask).sum())
     assert gone == int(clipped(policy.detach(), zeros, advantages, mask, **bounds)) == 2
+
+
+def test_a_steps_numbers_by_hand() -> None:
+    def item(tokens: int, **of: Any) -> Item:
+        prompts = {"prompt_ids": (1,), "teacher_prompt_ids": (1,)}
+        return Item(sample_id=1, response_ids=(2,) * tokens, is_hinted=False, **prompts, **of)
+
+    items = [
+        item(1, reward=1.0, advantage=0.5, version_age=3),
+        item(2, reward=-1.0, advantage=0.0),
+        item(3, reward=-1.0, advantage=-0.5),
+        item(5, is_fresh=True, is_finished=True, version_age=2),  # nobody has voted on these
+        item(9, is_fresh=True, is_finished=False, version_age=2),
+    ]
+    sums = StepSums(
+        loss=0.5, kl=3.0, hinted_tokens=12, policy_loss=0.25, rewarded_tokens=6, clipped_tokens=3,
+        kl_base=1.0, anchored_tokens=4, correction_nll=6.0, corrected_tokens=3, entropy=5.0,
+        tokens=20,
+    )  # fmt: skip
+    about = {"step": 2, "steps": 7, "phase": RATED, "grad_norm": 0.1, "lr": 1e-3, "device": "cpu"}
+    found = step_metrics(items, sums, seconds=4.0, **about)  # type: ignore[arg-type]
+    assert (found.loss, found.policy_loss, found.kl) == (0.5, 0.25, 3 / 12)
+    assert (found.replies, found.tokens_per_second) == (5, 20 / 4)
+    assert (found.reward, found.zero_advantage) == (pytest.approx(-1 / 3), pytest.approx(1 / 3))
+    assert found.reward_std == pytest.approx(math.sqrt(1 - 1 / 9))
+    assert (found.clip_share, found.kl_base, found.correction_nll) == (3 / 6, 1 / 4, 6 / 3)
+    assert (found.entropy, found.policy_lag) == (5 / 20, 3 / 5)  # what is fresh lags behind nothing
+    assert (found.response_length, found.cut_share) == ((5 + 9) / 2, 1 / 2)
+    one = step_metrics(items[:1], sums, seconds=4.0, **about)  # type: ignore[arg-type]
+    assert (one.reward_std, one.cut_share) == (None, None)
 
 
 def test_a_job_that_distils_alone_reports_its_replies_and_no_reward_terms(
