@@ -95,6 +95,31 @@ def test_a_hint_that_leaves_no_room_explains_the_drift_of_its_beginning(
     assert limit(endless, brief) == limit(brief) > limit(endless) == config.gate_drift_margin
 
 
+def test_the_newest_four_hints_explain_drift(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    five = ("Be brief.", "Use metres.", "Say please.", "Name sources.", "Rhyme.")  # newest first
+    limits = [
+        drift_limit(base, model, PROMPTS, Wishes(hints=five[:count]), config, nothing)
+        for count in (3, 4, 5)
+    ]
+    assert limits[0] != limits[1] == limits[2]
+
+
+def test_the_same_drift_is_not_measured_again(
+    base: Base, model: PeftModel, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured() -> list[float]:
+        wishes = Wishes(hints=("Be brief.",))
+        own = drift(base, model, PROMPTS, config, nothing)
+        return [own, drift_limit(base, model, PROMPTS, wishes, config, nothing)]
+
+    shake(model, 0.1)
+    first = measured()
+    monkeypatch.setattr("training.drift.hidden_of", None)  # no model is run
+    assert measured() == first
+
+
 def test_a_version_that_repeats_itself_is_moved_back_until_it_does_not(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
