@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file, save_file
 
 from tests.training.conftest import job, make_sample, samples
 from training.adapters import adapter_tensors, attach, detach
@@ -153,6 +154,31 @@ def test_adams_state_of_another_adapter_is_refused(
     (tmp_path / "adam.safetensors").write_bytes(b"rubbish")
     with pytest.raises(OptimizerInvalid, match="cannot be read"):
         load_optimizer(make_optimizer(other, config), tmp_path / "adam.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda tensors, name: tensors[name].view(-1)[0].fill_(math.inf), "not finite"),
+        (lambda tensors, name: tensors.pop(name), "other layers"),
+    ],
+)
+def test_adams_state_that_would_spoil_the_next_step_is_refused(
+    model: PeftModel, config: TrainConfig, tmp_path: Path, change: Any, why: str
+) -> None:
+    before, path = make_optimizer(model, config), tmp_path / "adam.safetensors"
+    for tensor in adapter_tensors(model).values():
+        tensor.grad = torch.ones_like(tensor)
+    before.step()
+    before.zero_grad()
+    save_optimizer(before, path)
+    tensors = load_file(path)
+    change(tensors, next(name for name in tensors if name.endswith(".exp_avg_sq")))
+    save_file(tensors, path)
+    after = make_optimizer(model, config)
+    with pytest.raises(OptimizerInvalid, match=why):
+        load_optimizer(after, path)
+    assert not after.state
 
 
 def test_a_damaged_state_costs_its_moments_and_not_the_job(
