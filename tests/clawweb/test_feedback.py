@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import timedelta
 from typing import Any
 
@@ -111,13 +112,16 @@ def test_a_thumb_up_settles_at_once(alice):
 
 
 def test_feedback_is_append_only_and_the_newest_row_counts(alice):
-    turn = make_turn(alice)
+    turn = make_turn(alice, adapter_name="abcdefab-u1-v3-00000003")
     rate(turn, value=1)
     said = rate(turn, value=-1, comment="too dry")
     assert Feedback.objects.count() == 2
     assert said["state"] == "counted"
     states = list(TrainingSample.objects.values_list("state", "reward"))
     assert states == [("superseded", 1), ("ready", -1)]
+    about = (turn.adapter_name, hashlib.sha256(b"a reply").hexdigest(), "ui")
+    for row in Feedback.objects.all():  # what was rated is known, whatever becomes of the reply
+        assert (row.adapter_name, row.content_hash, row.source) == about
 
 
 def test_fields_left_out_keep_their_last_value(alice):

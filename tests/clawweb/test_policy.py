@@ -10,11 +10,11 @@ from django.core.exceptions import ValidationError
 from django.test import Client
 
 from clawweb.config import config
-from clawweb.models import AuditEvent, TrainingJob, TrainingPolicy, User
+from clawweb.models import AuditEvent, JobState, TrainingJob, TrainingPolicy, User
 from clawweb.selectors.learning import agent_status, receipt
 from clawweb.selectors.policy import quiet_until
-from clawweb.services import jobs
-from tests.factories import rated
+from clawweb.services import finishing, jobs
+from tests.factories import claimed_job, rated
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
 
@@ -119,3 +119,15 @@ def test_the_jobs_page_names_the_method_that_starts_by_itself(client: Client, al
     assert "or by the button above, uses combine" in client.get("/jobs/").content.decode()
     TrainingPolicy.objects.create(method="binary")
     assert "or by the button above, uses binary" in client.get("/jobs/").content.decode()
+
+
+@pytest.mark.parametrize("meanwhile", [0, 1])
+def test_after_a_job_that_was_left_without_ratings_a_newer_one_is_waited_for(
+    alice: User, meanwhile: int
+) -> None:
+    rated(alice, config().batch)
+    job = claimed_job(alice)
+    rated(alice, meanwhile)
+    finishing.give_back_untrained(job, ())
+    jobs.end_job(job, state=JobState.NO_SIGNAL)
+    assert (jobs.queue_batch(alice) is not None) == bool(meanwhile)
