@@ -70,6 +70,8 @@ def test_promoting_an_older_version_and_rolling_back_returns_to_the_newer(alice,
     versions.go_live(second, over=None, why="")
     versions.promote(user=alice, adapter=first)
     assert live_adapter(alice) == first
+    assert first.name in async_to_sync(engine.loaded)()  # before it answers
+    versions.promote(user=alice, adapter=live_adapter(alice))  # it answers already
     assert versions.rollback(alice) == second
 
 
@@ -267,8 +269,10 @@ def test_what_is_in_use_is_not_deleted(alice, engine, valkey_server):
     writing = make_adapter(alice, 3)
     make_turn(alice, adapter=writing, state="streaming")
     for adapter in (live, parent, writing):
+        serving.serve(adapter)
         with pytest.raises(CannotDelete):
             versions.delete(adapter=adapter)
+        assert adapter.name in async_to_sync(engine.loaded)()
     assert not AdapterVersion.objects.filter(state=AdapterState.ERASED).exists()
 
 
