@@ -330,8 +330,9 @@ def metric_points(job: TrainingJob, after: int = -1) -> list[dict[str, Any]]:
 
 
 def adapters_of(user: User) -> QuerySet[AdapterVersion]:
+    """Newest first, which has to be said: a count per row makes Django forget the model's order."""
     ratings = Count("learned_samples__turn", distinct=True)
-    rows = AdapterVersion.objects.filter(user=user).annotate(ratings=ratings)
+    rows = user.adapters.annotate(ratings=ratings).order_by("-version")
     return rows.select_related("parent", "job").prefetch_related("gate")
 
 

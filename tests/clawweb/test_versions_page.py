@@ -8,6 +8,7 @@ import re
 import pytest
 from django.test import Client
 
+from clawweb.api.openai import _models_of
 from clawweb.models import AdapterState, GateResult, TrainingJob, TrainingSample, User
 from clawweb.selectors.learning import policy_of
 from clawweb.services import trials
@@ -47,6 +48,14 @@ def test_what_led_to_the_live_version_is_a_line_and_the_rest_are_branches(alice)
 def test_a_version_whose_parent_is_gone_grows_from_base(alice) -> None:
     drawn = drawing([make_adapter(alice, 7)], None, None)
     assert drawn["edges"][0].startswith(f"M{EDGE} {EDGE}")
+
+
+def test_the_newest_version_stands_first(alice, page) -> None:
+    """On the page and in the list of models, where the one that answers now is looked for."""
+    for number in (1, 2, 3):
+        make_adapter(alice, number)
+    assert re.findall(r'id="v(\d)-h"', page()) == ["3", "2", "1"]
+    assert [found["id"] for found in _models_of(alice)[2:]] == ["agent@v3", "agent@v2", "agent@v1"]
 
 
 def test_the_page_says_what_each_version_learned_and_how_it_is_liked(alice, page) -> None:
