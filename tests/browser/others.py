@@ -18,6 +18,8 @@ from clawweb.services import feedback
 from tests import demo
 from tests.factories import make_turn, up, write_weights
 
+ADDRESS = f"https://docs.example/{'a_page_without_any_space_' * 12}"
+
 
 @transaction.atomic  # one wait for the disk
 def main() -> None:
@@ -25,7 +27,7 @@ def main() -> None:
     facts = demo.write()
     people = [with_versions("wren"), with_a_version("finch"), failing("mole"), training("owl")]
     facts["noted"] = TrainingSample.objects.exclude(token_effects=None).get().turn.session.public_id
-    people.append(User.objects.create_user("fledgling"))
+    people += [User.objects.create_user("fledgling"), pasting("heron")]
     facts["cookies"] |= {user.username: demo.cookie(user) for user in people}
     sys.stdout.write(f"{json.dumps(facts)}\n")
 
@@ -69,6 +71,14 @@ def by(adapter: AdapterVersion) -> dict[str, object]:
 def with_a_version(name: str) -> User:
     user = User.objects.create_user(name)
     demo.version_of(user, days=1)
+    return user
+
+
+def pasting(name: str) -> User:
+    """Asks about an address, and gives one in a comment and in a correction."""
+    user = User.objects.create_user(name)
+    said = {"value": -1, "comment": f"Read {ADDRESS}", "correction": ADDRESS, "final": True}
+    feedback.rate_turn(turn=make_turn(user, ADDRESS), author=user, changes=said)
     return user
 
 

@@ -67,3 +67,15 @@ def test_sessions_are_found_by_what_is_in_them(page: Page) -> None:
     expect(page.get_by_role("row").filter(has_text="disliked")).to_have_count(rows.count())
     page.get_by_role("link", name="Show all sessions").press("Enter")
     expect(rows).to_have_count(all_of_them)
+
+
+def test_an_address_without_a_space_pushes_nothing_out_of_sight(look: Look) -> None:
+    """It breaks within its cell, so that what stands beside it stays in sight at a desk."""
+    page = look("heron", "/sessions/")
+    for path in ("/sessions/", page.locator("th a").get_attribute("href"), "/agent/"):
+        assert path
+        page.goto(path)
+        tables = page.locator(".scroll:visible")
+        hidden = [each.evaluate("at => at.scrollWidth - at.clientWidth") for each in tables.all()]
+        assert hidden
+        assert not any(hidden), path
