@@ -17,6 +17,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
 from clawweb.models import ChatSession, Turn, User
+from clawweb.models.ids import is_number
 from clawweb.selectors.chat import (
     active_reasons,
     outline,
@@ -35,7 +36,8 @@ from clawweb.selectors.judging import is_judged_for
 from clawweb.selectors.learning import agent_status
 from clawweb.selectors.notes import stubborn_reasons
 
-LISTED = 60
+LISTED = 60  # chats beside a chat at first, and at each step back
+LISTED_AT_MOST = 100 * LISTED
 SHOWN = 40  # turns of a chat at first, and at each step back
 
 
@@ -63,7 +65,7 @@ def chat(request: HttpRequest, session_id: str | None = None) -> HttpResponse:
             "has_earlier": has_earlier,
             "reasons": active_reasons(),
             "stubborn": stubborn_reasons(request.user),
-            "days": days(request.user),
+            **listed(request.user),
             "agent": agent_status(request.user),
             "judged": is_judged_for(request.user),
             "can_compare": can_compare(request.user),
@@ -98,7 +100,7 @@ def sessions_part(request: HttpRequest) -> HttpResponse:
     """The list of sessions, fetched again when one was opened."""
     words = request.GET.get("q", "").strip()[:100]
     context = {
-        "days": days(request.user, words),
+        **listed(request.user, words, request.GET.get("show", "")),
         "current": request.GET.get("current", ""),
         "words": words,
     }
@@ -149,9 +151,11 @@ def newest(path: Sequence[dict[str, Any]], named: str | None = None) -> tuple[li
     return ids[start:], start > 0
 
 
-def days(user: User, words: str = "") -> list[tuple[str, list[ChatSession]]]:
-    """The newest sessions under the day on which they were last used, pinned ones above; with
-    words those that hold them. What holds nothing but background calls is no chat."""
+def listed(user: User, words: str = "", show: str = "") -> dict[str, Any]:
+    """The newest sessions, as many as are to be shown, under the day on which they were last used,
+    pinned ones above; with words those that hold them. What holds nothing but background calls is
+    no chat. And how many to show next, where there are more."""
+    number = min(max(int(show), LISTED), LISTED_AT_MOST) if is_number(show) else LISTED
     today = timezone.localdate()
 
     def day(session: ChatSession) -> str:
@@ -166,5 +170,8 @@ def days(user: User, words: str = "") -> list[tuple[str, list[ChatSession]]]:
 
     found = sessions_with(user, words) if words else sessions_of(user)
     chats = found.filter(Q(turns_main__gt=0) | Q(turns_side=0), temporary=False)
-    newest = chats.order_by("-pinned", "-updated_at", "-id")[:LISTED]
-    return [(name, list(rows)) for name, rows in groupby(newest, day)]
+    newest = list(chats.order_by("-pinned", "-updated_at", "-id")[: number + 1])
+    return {
+        "days": [(name, list(rows)) for name, rows in groupby(newest[:number], day)],
+        "older": number + LISTED if len(newest) > number else None,
+    }

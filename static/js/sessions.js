@@ -14,13 +14,26 @@ export function watchSessions({ root, list, find }) {
   });
   find.addEventListener("input", () => {
     clearTimeout(timer);
-    timer = setTimeout(() => ask("q", find.value.trim()), PAUSE);
+    timer = setTimeout(() => ask({ q: find.value.trim(), show: "" }), PAUSE);
+  });
+  let known = null; // how many there are, while older ones are on their way
+  list.addEventListener("click", ({ target }) => {
+    if (!target.dataset.show) return;
+    known = list.querySelectorAll("[data-session]").length;
+    ask({ show: target.dataset.show });
+  });
+  document.addEventListener("part", ({ detail }) => {
+    if (detail !== list || known === null) return;
+    if (list.contains(document.activeElement)) list.querySelectorAll("[data-session] > a")[known]?.focus();
+    known = null;
   });
 
-  function ask(name, value) {
+  function ask(values) {
     const url = new URL(list.dataset.part, location.href);
-    if (value) url.searchParams.set(name, value);
-    else url.searchParams.delete(name);
+    for (const [name, value] of Object.entries(values)) {
+      if (value) url.searchParams.set(name, value);
+      else url.searchParams.delete(name);
+    }
     list.dataset.part = url.pathname + url.search;
     refresh(list);
   }

@@ -13,7 +13,15 @@ from django.db import transaction
 from django.utils import timezone
 
 from clawweb.config import config
-from clawweb.models import AdapterVersion, Comparison, JobState, TrainingJob, TrainingSample, User
+from clawweb.models import (
+    AdapterVersion,
+    ChatSession,
+    Comparison,
+    JobState,
+    TrainingJob,
+    TrainingSample,
+    User,
+)
 from clawweb.services import feedback
 from tests import demo
 from tests.factories import make_turn, up, write_weights
@@ -75,8 +83,11 @@ def with_a_version(name: str) -> User:
 
 
 def pasting(name: str) -> User:
-    """Asks about an address, and gives one in a comment and in a correction."""
+    """Asks about an address, and gives one in a comment and in a correction; has more chats than
+    the list shows at first."""
     user = User.objects.create_user(name)
+    old = [ChatSession(user=user, title=f"Chat {number}") for number in range(70)]
+    ChatSession.objects.bulk_create(old)
     said = {"value": -1, "comment": f"Read {ADDRESS}", "correction": ADDRESS, "final": True}
     feedback.rate_turn(turn=make_turn(user, ADDRESS), author=user, changes=said)
     return user

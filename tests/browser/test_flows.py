@@ -190,6 +190,16 @@ def answered(look: Look, demo: Demo, *texts: str) -> list[Locator]:
     return [page.locator(f"[id='{turn.get_attribute('id')}']") for turn in turns.all()]
 
 
+def test_the_list_of_chats_goes_on_where_it_ends(look: Look) -> None:
+    page = look("heron", "/chat/")
+    chats = page.locator(".session-list a")
+    expect(chats).to_have_count(60)
+    page.get_by_role("button", name="Show older chats").press("Enter")
+    expect(chats).to_have_count(71)
+    expect(chats.nth(60)).to_be_focused()
+    expect(page.get_by_role("button", name="Show older chats")).to_have_count(0)
+
+
 def test_a_rating_taken_back_counts_for_none_of_the_others(look: Look, demo: Demo) -> None:
     first, last = answered(look, demo, "one", "two")
     receipt = last.locator(".receipt")

@@ -23,7 +23,7 @@ from clawweb.selectors.learning import ready_samples
 from clawweb.selectors.notes import notes_of
 from clawweb.services import feedback, housekeeping, jobs, sessions
 from clawweb.services.errors import NotRecorded
-from clawweb.views.chat import days
+from clawweb.views.chat import LISTED, listed
 from tests.factories import down, make_adapter, make_turn
 
 pytestmark = [pytest.mark.db, pytest.mark.usefixtures("valkey_server", "engine")]
@@ -184,13 +184,29 @@ def test_the_list_groups_by_day_with_pinned_ones_above(alice: User) -> None:
         ChatSession.objects.filter(pk=session.pk).update(
             title=name, updated_at=now - timedelta(days=number), pinned=name == "old"
         )
-    shown = [(day, [row.title for row in rows]) for day, rows in days(alice)]
+    shown = [(day, [row.title for row in rows]) for day, rows in listed(alice)["days"]]
     assert shown == [
         ("Pinned", ["old"]),
         ("Today", ["new"]),
         ("Yesterday", ["yesterday"]),
         ("Last 7 days", ["week"]),
     ]
+
+
+def test_the_list_leads_on_to_older_chats(client: Client, alice: User) -> None:
+    ChatSession.objects.bulk_create(
+        ChatSession(user=alice, title=f"chat {number}") for number in range(LISTED + 2)
+    )
+    client.force_login(alice)
+    first = client.get("/parts/sessions/").text
+    assert first.count("data-session=") == LISTED
+    assert f'data-show="{2 * LISTED}"' in first
+    assert "data-show" in client.get("/chat/").text
+    for show in (2 * LISTED, 10**17):
+        rest = client.get("/parts/sessions/", {"show": show, "q": "chat"}).text
+        assert (rest.count("data-session="), "data-show" in rest) == (LISTED + 2, False)
+    for nonsense in ("x", "²", "-3", "1"):
+        assert client.get("/parts/sessions/", {"show": nonsense}).text == first
 
 
 def test_a_temporary_chat_stores_no_text_and_is_not_listed(alice: User) -> None:
@@ -200,7 +216,7 @@ def test_a_temporary_chat_stores_no_text_and_is_not_listed(alice: User) -> None:
     assert (row.recorded, row.input_messages) == (False, [])
     session.refresh_from_db()
     assert session.title == ""
-    assert days(alice) == []
+    assert listed(alice)["days"] == []
     with pytest.raises(NotRecorded):
         feedback.rate_turn(turn=row, author=alice, changes={"value": 1})
 
