@@ -114,19 +114,17 @@ export function watchSessions({ root, list, find }) {
       return;
     }
     item.hidden = true;
-    notify(deleted(versions), {
-      label: gettext("Undo"),
-      act: async () => {
-        try {
-          await call("POST", `${address(id)}/restore`, {});
-          if (id === root.dataset.session) location.reload();
-        } catch (problem) {
-          complain(problem);
-        }
-        refresh(list);
-      },
-    });
-    if (id === root.dataset.session) root.classList.add("is-deleted");
+    const restore = async () => {
+      try {
+        await call("POST", `${address(id)}/restore`, {});
+        if (id === root.dataset.session) location.reload();
+      } catch (problem) {
+        complain(problem);
+      }
+      refresh(list);
+    };
+    notify(deleted(versions), { label: gettext("Undo"), act: restore });
+    if (id === root.dataset.session) close(root, restore);
     refresh(list);
   }
 }
@@ -149,6 +147,17 @@ function watchDrawer(root) {
     set(false);
     toggle.focus();
   });
+}
+
+// The open chat is deleted: what is left of it is only to be looked at, and says so.
+function close(root, restore) {
+  const gone = document.getElementById("gone");
+  const undo = gone.querySelector("button");
+  root.classList.add("is-deleted");
+  for (const part of root.querySelectorAll(".thread, .composer")) part.inert = true;
+  gone.hidden = false;
+  undo.addEventListener("click", restore);
+  undo.focus();
 }
 
 function deleted(versions) {

@@ -200,6 +200,20 @@ def test_the_list_of_chats_goes_on_where_it_ends(look: Look) -> None:
     expect(page.get_by_role("button", name="Show older chats")).to_have_count(0)
 
 
+def test_the_open_chat_says_that_it_is_deleted_and_comes_back(look: Look) -> None:
+    page = look("heron", "/chat/")
+    page.get_by_role("link", name="Chat 69", exact=True).click()
+    row = page.locator(".session-list li").filter(has=page.locator("[aria-current]"))
+    row.locator("summary").press("Enter")
+    row.get_by_role("button", name="Delete").press("Enter")
+    gone = page.get_by_role("note").filter(has_text="This chat is deleted.")
+    expect(gone.get_by_role("button", name="Undo")).to_be_focused()
+    assert page.locator("#composer").evaluate("form => form.inert")  # nothing more goes into it
+    gone.get_by_role("button", name="Undo").press("Enter")
+    expect(gone).to_be_hidden()
+    expect(row).to_contain_text("Chat 69")
+
+
 def test_a_rating_taken_back_counts_for_none_of_the_others(look: Look, demo: Demo) -> None:
     first, last = answered(look, demo, "one", "two")
     receipt = last.locator(".receipt")
