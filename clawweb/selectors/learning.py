@@ -290,7 +290,7 @@ def job_json(job: TrainingJob) -> dict[str, Any]:
 
 def seconds_left(job: TrainingJob) -> float | None:
     """How much longer a running job will take if it takes as long as the newest ten that came to an
-    end did in the middle; None when nobody can know."""
+    end did in the middle, 0 when it has taken longer already; None when nobody can know."""
     if not job.is_active or job.started_at is None:
         return None
     ended = TrainingJob.objects.filter(state__in=[JobState.DEPLOYED, JobState.REFUSED])

@@ -52,6 +52,10 @@ def test_a_running_job_says_how_long_it_will_take(client: Client, alice: User) -
     )
     assert seconds_left(job) == pytest.approx(60, abs=2)
     assert "about a minute left" in page_of(client, alice, f"/jobs/{job.public_id}/")
+    for elapsed, words in ((85, "almost done"), (130, "takes longer than others did")):
+        job.started_at = timezone.now() - timedelta(seconds=elapsed)
+        job.save()
+        assert words in page_of(client, alice, f"/jobs/{job.public_id}/")
 
 
 @pytest.mark.parametrize(
