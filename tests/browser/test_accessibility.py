@@ -183,3 +183,24 @@ def test_the_admins_tables_are_for_everyone(
     finally:
         page.close()
     assert not said, "\n".join([f"{path}:", *map(str, said)])
+
+
+def test_what_is_chosen_is_seen_where_the_system_chooses_the_colours(
+    browser: Browser, demo: Demo
+) -> None:
+    """High contrast leaves nothing of our backgrounds: the thumb that was given, a ticked reason
+    and a bar would look like all others."""
+    context = demo.context(browser, "ada", forced_colors="active")
+    page = context.new_page()
+    page.goto(f"/chat/{demo.places['session_id']}/")
+    turn = page.locator(".turn").filter(has=page.locator(".down[aria-pressed=true]")).first
+    colour = "each => getComputedStyle(each).backgroundColor"
+    assert turn.locator(".down").evaluate(colour) != turn.locator(".up").evaluate(colour)
+    border = "each => getComputedStyle(each).borderTopWidth"
+    assert page.locator("progress").first.evaluate(border) == "1px"
+    turn.get_by_role("button", name="Change what you said").press("Enter")
+    reasons = turn.locator("label.reason")
+    reasons.first.get_by_role("checkbox").check()
+    reasons.last.get_by_role("checkbox").uncheck()
+    assert reasons.first.evaluate(colour) != reasons.last.evaluate(colour)
+    context.close()

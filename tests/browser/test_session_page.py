@@ -72,7 +72,7 @@ def test_sessions_are_found_by_what_is_in_them(page: Page) -> None:
 def test_an_address_without_a_space_pushes_nothing_out_of_sight(look: Look) -> None:
     """It breaks within its cell, so that what stands beside it stays in sight at a desk."""
     page = look("heron", "/sessions/")
-    for path in ("/sessions/", page.locator("th a").get_attribute("href"), "/agent/"):
+    for path in ("/sessions/", page.locator("th a").first.get_attribute("href"), "/agent/"):
         assert path
         page.goto(path)
         tables = page.locator(".scroll:visible")
