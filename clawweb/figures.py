@@ -11,6 +11,8 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from clawweb.sentences import written
+
 Point = dict[str, Any]
 STEADY = 0.1  # of the range: a change below it is no trend
 THUMBS = "thumbs"  # the phase after the hints, of another loss (training.types, the worker's alone)
@@ -285,7 +287,7 @@ def sparkline(values: Sequence[Any]) -> str:
 
 def _number(chart: Chart, value: Any) -> str:
     if isinstance(value, int | float) and math.isfinite(value):
-        return f"{value:.{chart.digits}f}"
+        return written(f"{value:.{chart.digits}f}")
     return "–" if value is None else str(value)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from django.utils.formats import get_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
@@ -154,12 +155,19 @@ def said(text: str) -> str:
     return _(text) if text else ""
 
 
+def written(number: str) -> str:
+    """With the decimal sign of the reader's language."""
+    return number.replace(".", get_format("DECIMAL_SEPARATOR"))
+
+
 def _known(text: str) -> str | None:
     for sentence, pattern in _patterns():
         if found := pattern.fullmatch(text):
             values = found.groupdict()
             if "why" in values:
                 values["why"] = said(values["why"])
+            for name in values.keys() & {"value", "limit"}:
+                values[name] = written(values[name])
             return _(sentence) % values
     return None
 

@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 
 from clawweb.engine import current_template_hash, decoder
 from clawweb.models import Turn
+from clawweb.sentences import written
 
 if TYPE_CHECKING:
     from rollouts.tokens import Piece
@@ -133,14 +134,20 @@ def _look(kind: str, value: float | None) -> tuple[str, str]:
 
 def _likelihood_words(chance: float, value: float) -> str:
     share = f"{100 * chance:.0f}" if chance >= 0.1 else f"{100 * chance:.2g}"
-    return _("%(share)s %% likely (log-prob %(value).2f)") % {"share": share, "value": value}
+    return _("%(share)s %% likely (log-prob %(value)s)") % {
+        "share": written(share),
+        "value": written(f"{value:.2f}"),
+    }
 
 
 def _effect_words(value: float, step: int) -> str:
-    if not step:
-        return _("about as likely (%(value)+.2f)") % {"value": value}
     times = math.exp(min(abs(value), 7.0))
-    known = {"times": f"{times:.1f}" if times < 10 else f"{times:.0f}", "value": value}
+    known = {
+        "times": written(f"{times:.1f}" if times < 10 else f"{times:.0f}"),
+        "value": written(f"{value:+.2f}"),
+    }
+    if not step:
+        return _("about as likely (%(value)s)") % known
     if value > 0:
-        return _("%(times)s times as likely with your note (%(value)+.2f)") % known
-    return _("%(times)s times less likely with your note (%(value)+.2f)") % known
+        return _("%(times)s times as likely with your note (%(value)s)") % known
+    return _("%(times)s times less likely with your note (%(value)s)") % known

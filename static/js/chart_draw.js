@@ -8,6 +8,7 @@ const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "8
 const TITLES = () => ({
   step: gettext("step"), samples: gettext("replies used"), elapsed: gettext("seconds since the start"), at: "",
 });
+const SEPARATORS = (1000.5).toLocaleString(document.documentElement.lang).replaceAll(/\d/g, "").split("").reverse().join("");
 const FEW = 60; // points that are also drawn as dots
 
 export const hidden = new Set(); // jobs that the legend has switched off
@@ -99,7 +100,7 @@ function layoutOf(figure, values) {
   const across = data.jobs.flatMap(({ traces }) => (traces[figure.key] ? places(traces[figure.key], state.x) : []));
   const range = state.zoom ?? stretched(across, movesOf(figure).map(({ x }) => x), state.x);
   return {
-    autosize: true, margin: { l: figure.unit ? 70 : 56, r: 12, t: 20, b: 40 }, hovermode: "x", showlegend: false,
+    autosize: true, separators: SEPARATORS, margin: { l: figure.unit ? 70 : 56, r: 12, t: 20, b: 40 }, hovermode: "x", showlegend: false,
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: quiet, family: getComputedStyle(document.body).fontFamily, size: 12 },

@@ -11,7 +11,9 @@ from django.test import Client
 from django.utils import translation
 
 from clawweb import sentences
+from clawweb.figures import CHARTS, cells, summary
 from clawweb.models import JobState, User
+from clawweb.selectors import tokens
 from clawweb.sentences import said
 from clawweb.services import jobs
 from tests.factories import claimed_job, make_adapter, rated
@@ -53,7 +55,23 @@ def test_a_sentence_is_found_again_with_its_values(sentence: str) -> None:
         assert said(text) == text
     german = in_german(text)
     assert german != text
-    assert [value for value in values if value not in german] == []
+    assert [value for value in values if value not in re.sub(r"(\d),(\d)", r"\1.\2", german)] == []
+
+
+def test_numbers_have_the_decimal_sign_of_the_language() -> None:
+    """In what a test says, in a chart's summary and its table, and of each word of a reply."""
+    tested = (
+        "on subjects you never rated it differs from the base model by 0.25 (at most 0.29, what "
+        "your wishes explain)"
+    )
+    points = [{"step": 1, "attempt": 1, "loss": 1.5}]
+    for language, sign in (("en", "."), ("de", ",")):
+        with translation.override(language):
+            assert f"0{sign}25" in said(tested)
+            assert f"1{sign}500" in summary(CHARTS[0], points)
+            assert f"1{sign}500" in cells(points)[0]
+            assert f"-0{sign}69" in tokens._look(tokens.LIKELIHOOD, -0.69)[1]
+            assert f"+0{sign}25" in tokens._look(tokens.EFFECT, 0.25)[1]
 
 
 def test_what_the_gate_says_is_known() -> None:
