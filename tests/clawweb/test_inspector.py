@@ -321,3 +321,22 @@ def test_what_was_asked_where_an_earlier_turn_stands_leads_to_it(
     assert page.count(chip) == 2
     assert chip in part
     assert "instead of" not in as_alice.get(f"/parts/turns/{after.public_id}/").content.decode()
+
+
+@pytest.mark.parametrize(
+    ("language", "words"),
+    [
+        ("en", ["1 token read, 1 written", "1 liked", "1 disliked"]),
+        ("de", ["1 Token gelesen, 1 geschrieben", ">1 gefiel<", ">1 gefiel nicht<"]),
+    ],
+)
+def test_one_of_something_is_spoken_of_as_one(
+    client: Client, alice: User, language: str, words: list[str]
+) -> None:
+    liked = make_turn(alice, prompt_ids=[1], response_ids=[2], logprobs=[-0.5])
+    up(liked)
+    down(make_turn(alice, session=liked.session, prompt_ids=[], response_ids=[], logprobs=[]))
+    client.force_login(alice)
+    path = f"/sessions/{liked.session.public_id}/"
+    page = client.get(path, headers={"accept-language": language}).text
+    assert [each for each in words if each not in page] == []
