@@ -88,6 +88,7 @@ function swap(element, html) {
   const open = [...element.querySelectorAll("details[open][id]")].map((details) => details.id);
   const chosen = [...element.querySelectorAll("select[id]")]
     .filter(({ selectedOptions: [option] }) => option && !option.defaultSelected);
+  const scrolled = [...element.querySelectorAll(".scroll")].map(({ scrollLeft, scrollTop }) => [scrollLeft, scrollTop]);
   const fresh = document.createElement("template");
   fresh.innerHTML = html; // rendered and escaped by our own templates
   element.replaceChildren(fresh.content);
@@ -99,6 +100,8 @@ function swap(element, html) {
     const select = document.getElementById(id);
     if ([...select?.options ?? []].some((option) => option.value === value)) select.value = value;
   }
+  const tables = element.querySelectorAll(".scroll");
+  if (tables.length === scrolled.length) tables.forEach((table, i) => table.scrollTo(...scrolled[i]));
   if (hadFocus) {
     document.getElementById(focused)?.focus({ preventScroll: true });
     if (document.activeElement === document.body) { // what had it is gone, or takes none now

@@ -53,6 +53,21 @@ def test_an_old_piece_stays_and_says_that_it_is_old(look: Look) -> None:
     assert page.evaluate("document.activeElement !== document.body"), "the focus was lost"
 
 
+def test_a_wide_table_stays_where_it_was_pushed_to(look: Look) -> None:
+    """A job that trains brings its row anew with each step."""
+    page = look("owl", "/jobs/")
+    page.set_viewport_size({"width": 360, "height": 740})
+    connected(page)
+    page.wait_for_load_state("networkidle")
+    table = page.get_by_role("group", name="Training jobs")
+    table.evaluate("each => { each.scrollLeft = 150; each.isOld = true; }")
+    page.evaluate(NUDGE, ["job", None])
+    page.wait_for_function(
+        "() => !document.querySelector('[data-part^=\"/parts/jobs/\"] .scroll').isOld"
+    )
+    assert table.evaluate("each => each.scrollLeft") == 150
+
+
 def test_a_right_click_whose_release_a_menu_takes_holds_no_piece_back(look: Look) -> None:
     page = look("ada", "/agent/")
     place = page.locator("[data-part^='/parts/ratings/']")
