@@ -324,6 +324,17 @@ def test_what_the_agents_history_tells_stays(alice: User, setting: Any) -> None:
     assert list(Event.objects.order_by("id").values_list("kind", flat=True)) == kinds[:3]
 
 
+def test_more_ratings_than_a_training_needs_are_not_so_many_of_those(
+    client: Client, alice: User
+) -> None:
+    """On a phone, too, where there is room for few words."""
+    rated(alice, 9)
+    client.force_login(alice)
+    page = client.get("/parts/agent/").text
+    assert "9 ratings are ready for the next training" in page
+    assert ("9 ready" in page, "9 of 8" in page) == (True, False)
+
+
 def test_one_rating_is_not_spoken_of_as_several(client: Client, alice: User) -> None:
     client.force_login(alice)
     up(make_turn(alice))
