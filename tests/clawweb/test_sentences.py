@@ -65,12 +65,13 @@ def test_numbers_have_the_decimal_sign_of_the_language() -> None:
         "your wishes explain)"
     )
     points = [{"step": 1, "attempt": 1, "loss": 1.5}]
-    for language, sign in (("en", "."), ("de", ",")):
+    for language, sign, other in (("en", ".", ","), ("de", ",", r"\.")):
         with translation.override(language):
             assert f"0{sign}25" in said(tested)
             assert f"1{sign}500" in summary(CHARTS[0], points)
             assert f"1{sign}500" in cells(points)[0]
             assert f"-0{sign}69" in tokens._look(tokens.LIKELIHOOD, -0.69)[1]
+            assert [c.key for c in CHARTS if re.search(rf"\d{other}\d", str(c.meaning))] == []
             assert f"+0{sign}25" in tokens._look(tokens.EFFECT, 0.25)[1]
 
 
