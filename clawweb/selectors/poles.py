@@ -9,9 +9,11 @@ it is. A false find would put a rating aside, so nothing is read out of what say
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import product
 from pathlib import Path
 
 from clawweb.models import Feedback, FeedbackReason
@@ -19,7 +21,12 @@ from clawweb.selectors.wording import Clause, Manner, clauses
 
 Pole = tuple[str, str]  # axis, pole
 _Way = tuple[bool, Manner, tuple[str, ...]]  # of a clause: is wanted, how it is put, what
-PLACES = frozenset({"start", "end", "top", "bottom", "beginn", "anfang", "schluss"})
+PLACES = frozenset({"firstly", "lastly", "start", "end", "top", "bottom", "beginn", "anfang"})
+AS = {  # how a way of saying it may be put, for what is said
+    Manner.ASKS: [Manner.ASKS, Manner.BEGS, Manner.PLAIN, Manner.DENIES],
+    Manner.BEGS: [Manner.BEGS, Manner.PLAIN, Manner.ASKS],
+    Manner.PLAIN: [Manner.PLAIN, Manner.BEGS],
+}
 MOST_WORDS = 4  # on an axis of its own: what is longer tells of more than one thing
 
 
@@ -53,11 +60,12 @@ class Axes:
 
     def of_text(self, text: str) -> Said:
         """Clause by clause. Both poles of one axis say neither."""
-        said = clauses(text)
-        found = [self._pole(clause) or _own_pole(clause) for clause in said]
+        found = [self._pole(clause) or _own_pole(clause) for clause in clauses(text)]
         poles: dict[str, set[str]] = {}
         for axis, pole in filter(None, found):
             poles.setdefault(axis, set()).add(pole)
+            if len(self._poles.get(axis, ())) > 2:
+                poles.setdefault(_refusal(axis, pole), set()).add("yes")
         clear = {axis: next(iter(which)) for axis, which in poles.items() if len(which) == 1}
         return Said(clear, says_more=None in found or len(clear) < len(poles))
 
@@ -94,12 +102,7 @@ class Axes:
     def _pole(self, clause: Clause) -> Pole | None:
         """By a way of saying it, or by refusing that: who wants no feet wants the other of two; of
         several languages, any other. Where in the reply it should be says nothing more."""
-        last = len(clause.subject) - 1  # "say hello first", not "the first option"
-        inner = tuple(
-            word
-            for number, word in enumerate(clause.subject)
-            if word not in PLACES and (word, number) != ("first", last)
-        )
+        inner = tuple(word for word in clause.subject if word not in PLACES)
         for subject in (clause.subject, inner):
             found = self._as_said(clause.is_wanted, clause.manner, subject)
             if found is not None:
@@ -107,15 +110,22 @@ class Axes:
             if clause.manner is Manner.ASKS and not clause.is_too_much:
                 axis, pole = self._as_said(not clause.is_wanted, Manner.ASKS, subject) or ("", "")
                 others = self._poles.get(axis, set()) - {pole}
-                if len(others) == 1:
+                if len(others) > 1:
+                    return _refusal(axis, pole), "no"
+                if others:
                     return axis, others.pop()
         return None
 
     def _as_said(self, is_wanted: bool, manner: Manner, subject: tuple[str, ...]) -> Pole | None:
         """Where the way of saying it asks, so must what is said: "more text", not "text only"."""
-        manners = list(Manner) if manner is Manner.ASKS else [manner]
+        manners = AS.get(manner, [manner])
         ways = ((is_wanted, each, subject) for each in manners)
         return next(filter(None, map(self._ways.get, ways)), None)
+
+
+def _refusal(axis: str, pole: str) -> str:
+    """Of more than two poles, one is refused on an axis of its own: which other, nobody said."""
+    return f"{axis}: {pole}"
 
 
 def _reasons_in(rating: Feedback, hint: str) -> list[dict[str, str]]:
@@ -143,8 +153,15 @@ def _ways() -> dict[_Way, Pole]:
         for axis, poles in told.items()
         for pole, phrases in poles.items()
         for phrase in phrases
-        for way in _ways_of(phrase)
+        for written in _written_out(phrase)
+        for way in _ways_of(written)
     }
+
+
+def _written_out(phrase: str) -> list[str]:
+    """Each that "(too|so) vague" stands for."""
+    parts = [part.split("|") for part in re.split(r"[()]", phrase)]
+    return ["".join(each) for each in product(*parts)]
 
 
 @lru_cache(maxsize=1024)

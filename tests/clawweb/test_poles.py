@@ -13,6 +13,7 @@ from tests.factories import down, make_turn
 pytestmark = pytest.mark.django_db
 
 SHORT, LONG = {"length": "short"}, {"length": "long"}
+GERMAN = {"language": "german", "language: german": "yes"}
 PROSE, LIST = {"layout": "prose"}, {"layout": "list"}
 
 
@@ -56,9 +57,9 @@ def axes() -> Axes:
         ("No feet!", {"units": "metric"}),  # the other of two
         ("Fahrenheit means nothing to me", {"units": "metric"}),
         ("Metres, not feet", {"units": "metric"}),
-        ("Answer in German.", {"language": "german"}),
-        ("Auf Englisch bitte", {"language": "english"}),
-        ("No German, please", {"“german”": "no"}),  # which other is not said
+        ("Answer in German.", GERMAN),
+        ("Auf Englisch bitte", {"language": "english", "language: english": "yes"}),
+        ("No German, please", {"language: german": "no"}),  # which other is not said
         ("Not so formal", {"tone": "casual"}),
         # What may say what the reply was, or lacked, asks for nothing.
         ("not formal", {}),
