@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
+from django.utils import translation
 
 from clawweb import limits, valkey
 from clawweb.config import config
@@ -14,6 +15,13 @@ from clawweb.models import Consent, User
 from clawweb.services import accounts
 from tests.judge_server import JudgeServer, judge_server, saying
 from tests.judging import BAD, Setting
+
+
+@pytest.fixture(autouse=True)
+def own_language() -> Iterator[None]:
+    """A page that was asked for in German leaves its thread speaking it."""
+    yield
+    translation.deactivate()
 
 
 @pytest.fixture(autouse=True)

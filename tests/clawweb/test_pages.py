@@ -315,7 +315,9 @@ def test_a_reply_says_which_notes_stood_in_its_prompt(as_alice: Client, alice: U
     assert body["prompted_hints"] == ["Be <short>.", "No lists."]
     up(told)  # and then they are what it teaches, as far as their user still says them
     comment(alice, "No lists.")
-    assert "<td>No lists.</td>" in text_of(as_alice, inspector_of(told))
+    assert '<div class="wordy" dir="auto">No lists.</div></td>' in text_of(
+        as_alice, inspector_of(told)
+    )
 
 
 # Settings

@@ -308,8 +308,8 @@ def test_two_processes_that_open_the_same_request_make_one_turn(key: ApiKey, mon
     """The other process writes between this one's look and its write."""
     real, theirs = requests._under, []
 
-    def look(ids):
-        there = real(ids)
+    def look(request, ids):
+        there = real(request, ids)
         if not theirs:
             theirs.append(None)
             theirs[0] = send(key, u("hi"), once="k1")[0]
