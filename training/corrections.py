@@ -26,6 +26,7 @@ from training.logprobs import token_logprobs
 from training.step import StepSums
 
 KEPT_RUN = 4  # tokens: fewer may be the same by chance
+LAST_SENTENCE = 40  # tokens: what a limit cut off in the middle, and who edits the reply takes out
 
 
 def correction_backward(
@@ -74,11 +75,14 @@ class WordsLeft:
 
 
 def word_weights(
-    reply: Sequence[int], written: Sequence[int], config: TrainConfig
+    reply: Sequence[int], written: Sequence[int], config: TrainConfig, *, has_ended: bool = True
 ) -> tuple[float, ...]:
     """What each token of a correction weighs, up to the last of the first `correction_tokens` that
     train: `correction_kept_weight` in a run that the reply has, too, else 1. So has the first token
     of a run that comes after a change: it ends that (a reply that was cut short ends here, say).
+
+    Where a limit ended the reply (not `has_ended`) and the correction ends with its words, for but
+    the sentence that was cut, its end token is nothing that the user asked for.
     """
     kept = config.correction_kept_weight
     weights = [1.0] * len(written)
@@ -87,6 +91,9 @@ def word_weights(
         if block.size >= KEPT_RUN:
             first = block.b + (block.a + block.b > 0)
             end = block.b + block.size
+            is_last = end == len(written) - 1 and len(reply) - block.a - block.size <= LAST_SENTENCE
+            if is_last and not has_ended:
+                end = len(written)
             weights[first:end] = [kept] * (end - first)
     if not any(weights):  # the same words, in other spaces perhaps
         weights = [1.0] * len(written)

@@ -191,7 +191,8 @@ def _correction(
     if not sample.correction or not config.correction_weight:
         return (), ()
     ids = base.answer_ids(sample.correction)[: config.max_tokens - prompt]
-    weights = word_weights(sample.response_ids, ids, config)
+    has_ended = sample.response_ids[-1] in base.eos_ids
+    weights = word_weights(sample.response_ids, ids, config, has_ended=has_ended)
     return ids[: len(weights)], weights
 
 

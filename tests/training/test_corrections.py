@@ -80,6 +80,23 @@ def test_what_was_changed_teaches_and_what_follows_each_change(
     assert word_weights(*ids, half) == tuple(each or 0.5 for each in wanted)
 
 
+@pytest.mark.parametrize(
+    ("reply", "written", "weights"),
+    [
+        ("abcdefgh", "Habcdef.", "11"),  # the half sentence goes, and nothing is said of its end
+        ("abcdefgh", "abcdefQ?.", "000000111"),  # it ends after what was added
+        ("abcd" + "x" * 41, "abcd.", "00001"),  # so much less was wanted
+        ("abcd" + "x" * 40, "Habcd.", "11"),
+    ],
+)
+def test_where_a_limit_ended_a_reply_its_end_is_not_taught(
+    config: TrainConfig, reply: str, written: str, weights: str
+) -> None:
+    ids = [ord(word) for word in reply], [ord(word) for word in written]
+    found = word_weights(*ids, config, has_ended=False)
+    assert found == tuple(map(float, weights))
+
+
 def test_a_correction_that_changes_nothing_is_what_they_wanted(config: TrainConfig) -> None:
     assert word_weights([1, 2, 3, 4, 5], [1, 2, 3, 4, 5], config) == (1.0,) * 5
 
