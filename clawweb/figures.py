@@ -90,8 +90,8 @@ CHARTS = (
         title=gettext_lazy("Your own words"),
         unit=_NATS,
         meaning=gettext_lazy(
-            "How far it is from saying your corrections word for word, where they are learned as "
-            "words. It should fall; near 0 it has learned them by heart."
+            "How far it is from saying, word for word, what you changed in its replies. It should "
+            "fall; near 0 it has learned that by heart."
         ),
     ),
     Chart(

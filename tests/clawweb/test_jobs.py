@@ -123,6 +123,7 @@ def test_a_worker_that_is_asked_to_stop_gives_its_job_back_without_a_crash(alice
     rated(alice, 1)
     job = claimed_job(alice)
     jobs.put_back(job)
+    assert not jobs.renew(job)  # the worker that was stopped writes nothing more
     again = jobs.claim_job(job.public_id)
     assert again is not None
     assert (again.attempt, again.crashes) == (2, 0)
