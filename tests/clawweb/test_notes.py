@@ -247,7 +247,7 @@ def test_who_says_in_vain_what_was_learned_is_asked_to_write_a_reply(
     chat = f"/chat/{turns[0].session.public_id}/"
 
     def asks(path: str) -> bool:
-        return "what you write is learned word by word" in client.get(path).content.decode()
+        return "what you change is learned word by word" in client.get(path).content.decode()
 
     assert stubborn_reasons(alice) == {"too_long"}
     assert [note.wants_writing for note in notes_of(alice)] == [True, True]
