@@ -160,9 +160,8 @@ def _rated(user: User, answers: set[int]) -> dict[int, int]:
     """How many replies of the base (0) and of each of these versions the user gave a thumb."""
     rows = _standing(user).filter(judgement=None, turn__session__deleted_at=None)
     base = Q(turn__adapter=None, turn__version=0)
-    rows = rows.filter(base | Q(turn__adapter__in=answers)).exclude(reward=None)
-    counted = rows.order_by().values("turn__version").annotate(n=Count("turn", distinct=True))
-    return dict(counted.values_list("turn__version", "n"))
+    rows = rows.filter(base | Q(turn__adapter__in=answers)).exclude(reward=None).order_by()
+    return dict(rows.values_list("turn__version").annotate(Count("turn", distinct=True)))
 
 
 def _said(user: User, *, deleted: bool) -> QuerySet[TrainingSample]:
