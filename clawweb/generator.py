@@ -31,9 +31,9 @@ from clawweb.services import chat, serving
 from clawweb.services.health import beat
 from clawweb.streams import Ended, TokenLogs
 from rollouts.errors import (
+    EngineRefused,
     EngineUnavailable,
     PromptTooLong,
-    RolloutError,
     UnknownAdapter,
 )
 from rollouts.hints import prompted_messages
@@ -210,7 +210,7 @@ class Reply:
             state = TurnState.STOPPED if self.stop else TurnState.INTERRUPTED
             error = "" if self.stop else sentences.SERVER_STOPPED
             await asyncio.shield(self._finish(state, self._partial(), error))
-        except RolloutError as exc:
+        except (EngineUnavailable, EngineRefused) as exc:
             await self._finish(TurnState.FAILED, self._partial(), *_in_words(exc, self.turn.source))
         except Exception:
             log.exception("reply %s failed", self.turn.public_id)
@@ -385,7 +385,7 @@ class Reply:
             )
 
 
-def _in_words(exc: RolloutError, source: str) -> tuple[str, str]:
+def _in_words(exc: EngineUnavailable | EngineRefused, source: str) -> tuple[str, str]:
     """An engine's error as the user reads it, and its code."""
     if isinstance(exc, EngineUnavailable):
         return sentences.NO_MODEL, "engine_unavailable"

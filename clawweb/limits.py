@@ -8,6 +8,8 @@ Valkey is down nothing is limited. Knows no HTTP but the names of the headers.
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import logging
 import math
 import threading
@@ -171,13 +173,23 @@ def book(key: ApiKey, tokens: int) -> None:
 def note_wrong_key(address: str) -> None:
     """Count a wrong key from this address; Refused when there are too many. Who has a right one is
     never held up by a neighbour."""
-    _note(f"limit:wrong:{address}", WRONG_KEYS, "Too many wrong keys from your address. Wait.")
+    words = "Too many wrong keys from your address. Wait."
+    _note(f"limit:wrong:{_from(address)}", WRONG_KEYS, words)
 
 
 def note_attempt(what: str, address: str, most: int) -> None:
     """Count an attempt at something from this address; Refused after `most` in a minute."""
     words = "There were too many tries from your address. Wait a minute."
-    _note(f"limit:{what}:{address}", most, words)
+    _note(f"limit:{what}:{_from(address)}", most, words)
+
+
+def _from(address: str) -> str:
+    """Whom an address counts for: of IPv6 its network, as who has one has all 2^64 of it."""
+    with contextlib.suppress(ValueError):  # a name
+        found = ipaddress.ip_address(address)
+        if found.version == 6 and found.ipv4_mapped is None:
+            return str(ipaddress.ip_network((int(found), 64), strict=False))
+    return address
 
 
 def _note(name: str, most: int, words: str) -> None:

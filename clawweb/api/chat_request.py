@@ -345,7 +345,10 @@ def _check_tools(tools: list[Tool] | None, choice: str | dict[str, Any] | None) 
     if isinstance(choice, dict):
         function = choice.get("function")
         name = function.get("name") if isinstance(function, dict) else None
-        if choice.get("type", "function") != "function" or name not in names:
+        if (kind := choice.get("type", "function")) != "function":
+            words = f"Tool choice of type {str(kind)[:40]!r} is not read here: send only the tools"
+            raise Unacceptable(f"{words} that are allowed, or name one.", param="tool_choice")
+        if name not in names:
             raise Unacceptable(
                 f"Tool choice '{name}' not found in 'tools' parameter.", param="tool_choice"
             )
@@ -375,20 +378,17 @@ def headers_of(request: HttpRequest) -> dict[str, str]:
     """Session, turn type, done and what marks a re-sent request, from the headers, checked; absent
     ones are left out."""
     found: dict[str, str] = {}
-    session = request.headers.get("X-Session-Id", "")
-    if session:
+    if session := request.headers.get("X-Session-Id", ""):
         if len(session) > MAX_SESSION_NAME or not session.isprintable():
             raise Unacceptable(f"X-Session-Id has at most {MAX_SESSION_NAME} printable characters.")
         found["session"] = session
-    kind = request.headers.get("X-Turn-Type", "").lower()
-    if kind:
+    if kind := request.headers.get("X-Turn-Type", "").lower():
         if kind not in ("main", "side"):
             raise Unacceptable("X-Turn-Type is main or side.")
         found["turn_type"] = kind
     if request.headers.get("X-Session-Done", "").lower() in _YES:
         found["done"] = "yes"
-    once = request.headers.get("Idempotency-Key", "")
-    if once:
+    if once := request.headers.get("Idempotency-Key", ""):
         if len(once) > MAX_ONCE or not once.isprintable():
             raise Unacceptable(f"Idempotency-Key has at most {MAX_ONCE} printable characters.")
         found["once"] = once

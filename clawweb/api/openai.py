@@ -48,7 +48,9 @@ def with_key(
         @csrf_exempt
         async def guarded(request: HttpRequest, **names: str) -> HttpResponseBase:
             if request.method != method:
-                return error(405, f"Use {method} here.")
+                refused = error(405, f"Use {method} here.", code="method_not_allowed")
+                refused["Allow"] = method
+                return refused
 
             async def answer() -> HttpResponseBase:
                 key = await _known_key(request)

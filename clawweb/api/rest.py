@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from django.core.exceptions import ObjectDoesNotExist, RequestDataTooBig
@@ -166,12 +167,15 @@ def _http_error(request: HttpRequest, exc: HttpError) -> HttpResponse:
 
 @api.exception_handler(ValidationError)
 def _invalid(request: HttpRequest, exc: ValidationError) -> HttpResponse:
-    errors = [
-        {"where": ".".join(str(part) for part in error["loc"]), "what": error["msg"]}
-        for error in exc.errors
-    ]
+    errors = [{"where": _where(error["loc"]), "what": error["msg"]} for error in exc.errors]
     detail = "; ".join(f"{error['where']}: {error['what']}" for error in errors)
     return problem(request, status=422, title="invalid", detail=detail, errors=errors)
+
+
+def _where(loc: Sequence[Any]) -> str:
+    """`body.value`: ninja says of a body's field also what the call names the body."""
+    doubled = loc[:2] == ("body", "body")
+    return ".".join(map(str, loc[1:] if doubled else loc))
 
 
 @api.exception_handler(Exception)

@@ -41,13 +41,15 @@ _GIVEN = ("value", "reasons", "comment", "correction")
 
 
 @transaction.atomic
-def rate_turn(*, turn: Turn, author: User, changes: dict[str, Any], source: str = "ui") -> Feedback:
+def rate_turn(
+    *, turn: Turn, author: User, changes: dict[str, Any], source: str = "ui"
+) -> Feedback | None:
     """Append what was said. A field that is not in `changes` keeps its last value.
 
     `changes` holds any of value (+1, -1, None), reasons (slugs), comment, correction, final. A
     reason or a correction without a vote is a vote down; a new vote the other way clears what
     explained the old one. The same again, while its sample waits for a reason, prolongs the wait
-    and appends nothing.
+    and appends nothing; so does nothing at all of a reply that was not rated (None).
     """
     if not turn.recorded:
         raise NotRecorded(
@@ -61,6 +63,8 @@ def rate_turn(*, turn: Turn, author: User, changes: dict[str, Any], source: str 
     )
     before = latest_feedback(turn)
     said = _merged(before, changes, turn.reply.strip())
+    if before is None and not any(said[name] for name in _GIVEN):
+        return None
     is_new = before is None or any(getattr(before, name) != said[name] for name in _GIVEN)
     is_new = is_new or _is_put_aside(turn, before)  # said again, it is the newer one
     if before is not None and not is_new and not said["is_final"] and _wait_on(turn):

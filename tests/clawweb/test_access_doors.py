@@ -124,15 +124,24 @@ def test_accounts_of_before_get_the_name_under_which_they_can_sign_in(db: None) 
 
 
 @pytest.mark.usefixtures("valkey_server")
+@pytest.mark.parametrize(
+    ("here", "next_door", "elsewhere"),
+    [("10.9.8.7", "10.9.8.7", "10.9.8.6"), ("2001:db8:0:7::1", "2001:db8:0:7:f::2", "2001:db8::1")],
+)
 def test_too_many_tries_are_told_to_wait(
-    client: Client, db: None, monkeypatch: pytest.MonkeyPatch
+    client: Client,
+    db: None,
+    monkeypatch: pytest.MonkeyPatch,
+    here: str,
+    next_door: str,
+    elsewhere: str,
 ) -> None:
     monkeypatch.setattr("clawweb.views.accounts.SIGN_INS", 1)  # each takes a while, as it should
     wrong = {"username": "alice", "password": "no"}
-    found = [client.post("/signin/", wrong, REMOTE_ADDR="10.9.8.7") for _ in range(2)]
+    found = [client.post("/signin/", wrong, REMOTE_ADDR=at) for at in (here, next_door)]
     assert [response.status_code for response in found[-2:]] == [200, 429]
     assert int(found[-1]["Retry-After"]) >= 1
-    assert client.post("/signin/", wrong, REMOTE_ADDR="10.9.8.6").status_code == 200
+    assert client.post("/signin/", wrong, REMOTE_ADDR=elsewhere).status_code == 200
 
 
 # /v1, by keys alone

@@ -81,10 +81,10 @@ def test_the_eighth_rating_queues_a_job(alice, no_queue, django_capture_on_commi
 @pytest.mark.parametrize(
     ("body", "word"),
     [
-        ({"value": 2}, "value"),
+        ({"value": 2}, "body.value: "),
         ({"value": -1, "reasons": ["nope"]}, "too_long"),
         ({"stars": 5}, "stars"),
-        ({"comment": "x" * 4001}, "comment"),
+        ({"comment": "x" * 4001}, "body.comment: "),
     ],
 )
 def test_bad_feedback_is_a_422_that_says_what_is_wrong(alice, body, word):
@@ -93,6 +93,7 @@ def test_bad_feedback_is_a_422_that_says_what_is_wrong(alice, body, word):
     assert answer.status_code == 422
     assert answer["Content-Type"].startswith("application/problem+json")
     assert word in answer.json()["detail"]
+    assert "body.body" not in answer.json()["detail"]
     assert answer.json()["request_id"] == answer["X-Request-Id"]
 
 

@@ -141,10 +141,20 @@ def test_a_vote_the_other_way_clears_what_explained_the_old_one(alice):
     assert TrainingSample.objects.order_by("-id")[0].hint == ""
 
 
+def test_who_says_nothing_of_an_unrated_reply_has_not_rated_it(alice):
+    turn = make_turn(alice)
+    for said in ({}, {"value": None}, {"reasons": [], "comment": " "}, {"final": True}):
+        assert rate(turn, **said) is None
+    assert not turn.feedback.exists()
+    rate(turn, value=1)
+    rate(turn)
+    assert latest_feedback(turn).value == 1
+
+
 def test_who_writes_the_reply_itself_corrects_nothing(alice):
     turn = make_turn(alice, reply="Boil it. \n")
     said = feedback.rate_turn(turn=turn, author=alice, changes={"correction": " Boil it."})
-    assert (said.value, said.correction) == (None, "")
+    assert said is None
     assert not turn.samples.exists()
     liked = feedback.rate_turn(
         turn=turn, author=alice, changes={"value": 1, "correction": "Boil it."}

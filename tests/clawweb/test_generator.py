@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from clawweb import generator, valkey
+from clawweb import generator, sentences, valkey
 from clawweb.config import Config, config
 from clawweb.models import Turn, TurnState
 from clawweb.orm import in_db
@@ -242,6 +242,15 @@ async def test_an_adapter_that_comes_back_otherwise_than_it_was_trained_lets_bas
     assert (row.adapter_name, row.version) == ("", 0)
     assert "could not be loaded" in row.fallback
     assert engine._adapters == {}
+
+
+async def test_a_reply_that_breaks_the_engines_own_form_is_not_laid_on_the_request(
+    alice, engine, valkey_server, monkeypatch
+):
+    failing(monkeypatch, lambda *_, **__: BadReply("a sampled token has no log-prob"))
+    async with generating():
+        row = await until(TurnState.FAILED, await in_db(ask, alice))
+    assert (row.error, row.error_code) == (sentences.OUR_FAULT, "")
 
 
 async def test_a_refusal_of_the_request_is_not_told_as_the_versions(

@@ -207,6 +207,9 @@ async def test_v1_takes_keys_only(alice, engine):
     headers = await key_of(alice, scopes=["read"])
     answer = await AsyncClient().post(URL, "{}", content_type="application/json", headers=headers)
     assert answer.status_code == 403
+    wrong = await AsyncClient().get(URL, headers=headers)
+    assert (wrong.status_code, wrong["Allow"]) == (405, "POST")
+    assert wrong.json()["error"]["code"] == "method_not_allowed"
     answer = await AsyncClient().get("/v1/embeddings", headers=headers)
     assert (answer.status_code, "error" in answer.json()) == (404, True)
 

@@ -96,6 +96,8 @@ async def streamed(user: Any, **body: Any) -> list[dict[str, Any]]:
         ({"tools": [WEATHER], "tool_choice": "maybe"}, "tool_choice", "invalid_value", ""),
         ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "f"}}},
          "tool_choice", None, "'f' not found"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "allowed_tools", "allowed_tools": {}}},
+         "tool_choice", None, "only the tools that are allowed"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "invalid_value", "'xml'"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.name",
          "missing_required_parameter", ""),
