@@ -14,7 +14,7 @@ from celery import Task, shared_task
 from celery.signals import worker_ready
 from django.db import transaction
 
-from clawweb import disk, sentences, transfer_run, valkey
+from clawweb import copies, disk, sentences, transfer_run, valkey
 from clawweb.config import config
 from clawweb.models import Turn, User
 from clawweb.selectors.chat import next_turn
@@ -147,10 +147,12 @@ def run_transfer(transfer_id: str) -> None:
 @shared_task
 def let_go() -> None:
     """What is older than the settings say, browsers that are signed in nowhere any more, and what
-    a killed backup left."""
+    a killed backup left. The day's copy of the database comes after it."""
     retention.apply()
     browsers.forget_ended()
     disk.remove_scratch()
+    with _alone("the day's copy"):
+        copies.daily(config().var)
 
 
 @shared_task

@@ -23,8 +23,8 @@ from django.utils import timezone
 
 from clawweb import disk
 from clawweb.config import Config
+from clawweb.copies import copy_sqlite
 from clawweb.engine import base_hash
-from clawweb.stack.database import copy_sqlite
 from clawweb.stack.terminal import StackError
 
 FORMAT = 1

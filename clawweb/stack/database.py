@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 
 from django.contrib.staticfiles.storage import staticfiles_storage
 from django.core.management import call_command
@@ -14,14 +12,12 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import OperationalError
 
-from clawweb import disk
+from clawweb import copies
 from clawweb.config import Config
 from clawweb.services import erasure, second_factor
 from clawweb.stack.terminal import StackError, say, step
 from clawweb.static_files import HashedStorage
 
-KEPT_BACKUPS = 5
-DAY = 86_400.0
 START_LOCK = 0x636C6177  # of PostgreSQL's advisory locks
 
 
@@ -96,42 +92,16 @@ def replaced(executor: MigrationExecutor) -> set[tuple[str, str]]:
 
 
 def back_up(config: Config, *, before_migration: bool) -> None:
-    """A consistent copy before every migration, and one a day. Five are kept."""
-    source = Path(connection.settings_dict["NAME"])
-    if connection.vendor != "sqlite":
-        return
-    folder = config.var / "backups"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    copies = sorted(folder.glob("clawweb-*.sqlite3"))
-    age = time.time() - copies[-1].stat().st_mtime if copies else DAY
-    if not before_migration and age < DAY:
-        return
-    if disk.free_bytes() - source.stat().st_size < disk.reserve_bytes():
-        refuse_without_copy(before_migration=before_migration)
-        return
-    target = folder / f"clawweb-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}.sqlite3"
-    partial = target.with_suffix(".partial")
-    partial.unlink(missing_ok=True)
-    copy_sqlite(source, partial)
-    partial.rename(target)
-    for copy in [*copies, target][:-KEPT_BACKUPS]:
-        copy.unlink()
-    say(f"database: copied to {target}")
-
-
-def refuse_without_copy(*, before_migration: bool) -> None:
-    """A day's copy can wait. A migration without a way back cannot be undone."""
-    words = f"no room for a copy of the database: {disk.free_bytes() // disk.MIB} MB are free"
-    if before_migration:
-        raise StackError(f"{words}, and a migration is not begun without one")
-    say(f"warning: {words}")
-
-
-def copy_sqlite(source: Path, target: Path) -> None:
-    """A consistent copy, for our eyes only, of a database that may be in use."""
-    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target)) as new:
-        old.backup(new)
-    target.chmod(0o600)
+    """The day's copy can wait for room. A migration without a way back cannot be undone."""
+    try:
+        made = copies.copy(config.var) if before_migration else copies.daily(config.var)
+    except copies.NoRoom as error:
+        if before_migration:
+            raise StackError(f"{error}, and a migration is not begun without one") from error
+        say(f"warning: {error}")
+    else:
+        if made:
+            say(f"database: copied to {made}")
 
 
 def collect_static() -> None:

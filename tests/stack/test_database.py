@@ -14,7 +14,8 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.recorder import MigrationRecorder
 
-from clawweb import settings
+from clawweb import copies as copies_room
+from clawweb import settings, tasks
 from clawweb.config import Config
 from clawweb.stack import database
 from clawweb.stack.terminal import StackError
@@ -33,7 +34,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         rows.execute("insert into t values (42)")
     rows.close()
     fake = SimpleNamespace(vendor="sqlite", settings_dict={"NAME": path})
-    monkeypatch.setattr(database, "connection", fake)
+    monkeypatch.setattr(copies_room, "connection", fake)
     return path
 
 
@@ -54,6 +55,32 @@ def test_without_a_migration_one_copy_a_day_is_enough(config: Config, source: Pa
     database.back_up(config, before_migration=False)
     database.back_up(config, before_migration=False)
     assert len(copies(config)) == 1
+
+
+def test_without_room_the_days_copy_waits_and_no_migration_is_begun(
+    config: Config, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clawweb.disk.free_bytes", lambda: 0)
+    with pytest.raises(StackError, match=r"0 MB are free, and a migration is not begun"):
+        database.back_up(config, before_migration=True)
+    database.back_up(config, before_migration=False)
+    assert copies(config) == []
+
+
+@pytest.mark.django_db
+def test_a_worker_makes_the_next_days_copy(
+    config: Config, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "config", lambda: config)
+    tasks.let_go()
+    tasks.let_go()
+    [copy] = copies(config)
+    old = copy.rename(copy.with_name("clawweb-20260101T000000.sqlite3"))
+    os.utime(old, (time.time() - copies_room.DAY,) * 2)
+    (killed := old.with_name("clawweb-20260101T000001.partial")).touch()
+    tasks.let_go()
+    assert [each == old for each in copies(config)] == [True, False]
+    assert not killed.exists()
 
 
 def test_the_five_newest_are_kept(config: Config, source: Path) -> None:
