@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +18,7 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from clawweb import copies as copies_room
 from clawweb import settings, tasks
-from clawweb.config import Config
+from clawweb.config import ROOT, Config
 from clawweb.stack import database
 from clawweb.stack.terminal import StackError
 
@@ -119,3 +121,13 @@ def test_what_is_no_postgres_is_refused_without_a_password(
     with pytest.raises(ImproperlyConfigured, match="CLAWWEB_DATABASE_URL") as refused:
         settings._database()
     assert "s3cret" not in str(refused.value)
+
+
+def test_a_command_before_the_first_start_says_what_makes_the_tables(tmp_path: Path) -> None:
+    env = {**os.environ, "CLAWWEB_VAR": str(tmp_path), "CLAWWEB_DATABASE_URL": ""}
+    command = [sys.executable, "manage.py", "createkey", "admin"]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no such table" in done.stderr
+    assert "`make run` makes its tables" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
+from clawweb.management import OverRows
 from clawweb.models import User
 from clawweb.services.accounts import CLI_SCOPES, make_key
 from clawweb.services.errors import ServiceError
 
 
-class Command(BaseCommand):
+class Command(OverRows):
     help = "Print a new API key of a user."
 
     def add_arguments(self, parser: CommandParser) -> None:

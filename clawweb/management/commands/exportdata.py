@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
+from clawweb.management import OverRows
 from clawweb.models import User
 from clawweb.records import write_line
 from clawweb.selectors.records import lines_of
 from clawweb.services.transfers import LINES_EXPORTED, private
 
 
-class Command(BaseCommand):
+class Command(OverRows):
     help = "Write a user's conversations, or samples in a shape of TRL's, as JSONL."
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
+from clawweb.management import OverRows
 from clawweb.models import User
 from clawweb.services.errors import ServiceError
 from clawweb.services.imports import Import, batches, lines_in
 
 
-class Command(BaseCommand):
+class Command(OverRows):
     help = "Bring in conversations: an export of clawweb, or record files of OpenClaw-RL."
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
+from clawweb.management import OverRows
 from clawweb.models import User
 from clawweb.records import write_line
 from clawweb.selectors.counts import counts
 
 
-class Command(BaseCommand):
+class Command(OverRows):
     help = "Count sessions, their main and side turns, and samples by state; newest first."
 
     def add_arguments(self, parser: CommandParser) -> None:

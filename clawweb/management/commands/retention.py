@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
+from clawweb.management import OverRows
 from clawweb.services import retention
 
 
-class Command(BaseCommand):
+class Command(OverRows):
     help = "Erase what is older than CLAWWEB_KEEP_…_DAYS say; --dry-run only counts it."
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from clawweb.config import config
+from clawweb.management import OverRows
 from clawweb.models import User
 from clawweb.services import second_factor
 from clawweb.services.accounts import make_link
+from clawweb.stack.readiness import web_url
 
 
-class Command(BaseCommand):
+class Command(OverRows):
     help = "Print a one-time sign-in link."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -27,5 +29,4 @@ class Command(BaseCommand):
             raise CommandError(f"There is no active user called {options['username']}.")
         if options["remove_second_factor"]:
             second_factor.remove(user)
-        host = "127.0.0.1" if config().host in ("0.0.0.0", "::") else config().host
-        self.stdout.write(f"http://{host}:{config().port}{make_link(user)}")
+        self.stdout.write(web_url(config()) + make_link(user))
