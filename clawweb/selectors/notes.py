@@ -17,6 +17,7 @@ from django.utils.translation import gettext
 from clawweb.models import (
     OPEN_SAMPLE,
     AdapterVersion,
+    DropReason,
     FeedbackReason,
     SampleState,
     TrainingJob,
@@ -80,6 +81,8 @@ class Note:
     by_method: bool  # as the method left words aside, not as the model does not hear them
     left_version: int | None  # the newest that learned it and was rolled back
     replaced_by: str  # a newer wish that contradicts this one: its label, translated, or words
+    refused: int  # of these, in versions alone that did not pass the gate
+    is_written: bool  # some reply was also put as they wanted it
     effect: Effect | None  # None = nothing that answers now has learned it
     evidence: list[Evidence]  # newest first
 
@@ -103,10 +106,18 @@ class Note:
 
     @property
     def wants_writing(self) -> bool:
-        """Whether a reply as the user would have had it may teach what their words did not."""
-        if self.effect is None or self.by_thumb or self.replaced_by or not self.is_told:
+        """Whether a reply as the user would have had it may teach what their words did not: most
+        replies miss what was learned, or what learned it failed the gate."""
+        if self.by_thumb or self.replaced_by or not self.is_told:
             return False
+        if self.effect is None:
+            return self.fails_the_gate
         return self.effect.is_stubborn and not self.effect.written_since
+
+    @property
+    def fails_the_gate(self) -> bool:
+        """Said often, and learned by refused versions alone."""
+        return self.refused >= STUBBORN and self.version is None and not self.is_written
 
 
 @dataclass(slots=True)
@@ -281,6 +292,8 @@ def _note(
         by_method=all(_leaves_words_aside(sample.job) for _, sample in standing),
         left_version=max(left, default=None),
         replaced_by=over,
+        refused=sum(sample.drop_reason == DropReason.REFUSED for sample in wish.samples),
+        is_written=any(sample.correction for sample in wish.samples),
         effect=_effect(wish, [row for row, _ in taught if row.pk in answers], answers, rated),
         evidence=[
             Evidence(

@@ -267,6 +267,35 @@ def test_who_says_in_vain_what_was_learned_is_asked_to_write_a_reply(
     assert not asks(chat)
 
 
+def test_who_asks_for_what_no_version_passes_the_gate_with_is_asked_to_write_a_reply(
+    client: Client, alice: User
+) -> None:
+    client.force_login(alice)
+    turns = [say(alice, "", "too_long") for _ in range(3)]
+    rows = TrainingSample.objects.filter(turn__in=turns)
+
+    def asks() -> list[bool]:
+        words = ("did not pass their tests. Under the next reply", "Your agent was told this")
+        paths = ("/agent/", f"/chat/{turns[0].session.public_id}/")
+        return [
+            word in client.get(path).content.decode()
+            for word, path in zip(words, paths, strict=True)
+        ]
+
+    assert asks() == [False, False]
+    rows.filter(turn__in=turns[1:]).update(state="dropped", drop_reason="refused")
+    assert asks() == [False, False]
+    rows.update(state="dropped", drop_reason="refused")
+    assert asks() == [True, True]
+    v1 = make_adapter(alice, 1, AdapterState.LIVE)
+    learn([more := say(alice, "", "too_long")], v1)  # it passed at last
+    assert asks() == [False, False]
+    learn([more], make_adapter(alice, 2, AdapterState.STANDBY, rolled_back_at=timezone.now()))
+    assert asks() == [True, True]
+    say(alice, "", "too_long", correction="Six metres.")  # written already
+    assert asks() == [False, False]
+
+
 # What answered when
 
 
