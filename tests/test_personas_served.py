@@ -323,7 +323,7 @@ def test_rows_whose_replies_lost_their_question_are_marked() -> None:
         made = row_of(recipe, person="asks") | {"made_with": {"trainer": trainer}}
         now = next(iter(made["evals"].values()))
         evals = {"0": {**now, "about": [40.0, 50.0]}, "16": {**now, "about": [end, end]}}
-        return {**made, "evals": evals, "updates": [{"liked": 0, "seconds": 1.0}]}
+        return {**made, "evals": evals, "updates": [{"liked": 0}]}
 
     for same in (
         row(11.25),  # a quarter of 45
