@@ -113,14 +113,6 @@ _GATE = (
         " (at least %(limit)s)"
     ),
     gettext_noop("not measured: the base model's own test replies do not tell what was asked"),
-    gettext_noop(
-        "its replies to your own questions fit them %(value)s as well as the base model's"
-        " (at least %(limit)s)"
-    ),
-    gettext_noop(
-        "not measured: the base model's replies to your questions do not tell what was asked"
-    ),
-    gettext_noop("not measured: needs %(n)s different questions of yours"),
     gettext_noop("its test replies are %(value)s tokens long (at least %(limit)s)"),
     gettext_noop(
         "not measured: needs %(liked)s liked and %(disliked)s disliked replies that were held back"

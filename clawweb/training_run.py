@@ -38,7 +38,7 @@ from training.config import CANDIDATES, TrainConfig
 from training.demonstrations import correction_of
 from training.drift import Wishes
 from training.errors import NoSignal, TrainingError
-from training.gate import decide, measure, neutral_prompts, questions_of, warm
+from training.gate import decide, measure, neutral_prompts, warm
 from training.optimizer import save_optimizer
 from training.probe import write_probe
 from training.small_talk import wish_probe
@@ -296,16 +296,15 @@ def sample_for(row: TrainingSample, parent: AdapterVersion | None) -> Sample:
 
 def _wishes(job: TrainingJob) -> Wishes:
     """What the versions so far were asked to become, newest first: what the user has contradicted
-    since is no wish of theirs. With what they asked."""
+    since is no wish of theirs."""
     controls = tokenizer_controls()
     rows = [*reversed(jobs.samples_of(job)), *learned_samples(job.parent)[:200]]
-    questions = questions_of(sample_for(row, job.parent) for row in rows)
     older = contradicted_by_newer(rows)
     rows = [row for row in rows if row.pk not in older]
     hints = dict.fromkeys(defuse(hint, controls) for row in rows for hint in row.lessons)
     shown = (correction_of(sample_for(row, job.parent)) for row in rows if row.correction)
     examples = islice((each for each in shown if each), CANDIDATES)
-    return Wishes(hints=tuple(hints), examples=tuple(examples), questions=questions)
+    return Wishes(hints=tuple(hints), examples=tuple(examples))
 
 
 def _train_config(job: TrainingJob) -> TrainConfig:

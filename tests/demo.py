@@ -226,14 +226,6 @@ def registered(job: TrainingJob, *, accepted: bool) -> AdapterVersion:
             "its test replies fit what was asked 71% as well as the base model's (at least 25%)",
         ),
         measure(
-            "own_question",
-            0.64,
-            0.25,
-            True,
-            "its replies to your own questions fit them 64% as well as the base model's"
-            " (at least 25%)",
-        ),
-        measure(
             "preference",
             None,
             -0.05,

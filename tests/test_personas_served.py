@@ -318,25 +318,6 @@ def test_rows_whose_corrections_were_learned_in_shorter_steps_are_marked() -> No
     assert "| short | opd-corrected | 1, 1 shorter |" in table([row("opd-corrected")])
 
 
-def test_rows_whose_replies_lost_their_question_are_marked() -> None:
-    def row(end: float, recipe: str = DEFAULT, trainer: int = 7) -> dict[str, Any]:
-        made = row_of(recipe, person="asks") | {"made_with": {"trainer": trainer}}
-        now = next(iter(made["evals"].values()))
-        evals = {"0": {**now, "about": [40.0, 50.0]}, "16": {**now, "about": [end, end]}}
-        return {**made, "evals": evals, "updates": [{"liked": 0}]}
-
-    for same in (
-        row(11.25),  # a quarter of 45
-        row(11.2, trainer=8),
-        row(11.2, "sft"),  # nobody moves it back
-        row_of(DEFAULT, person="asks") | {"made_with": {"trainer": 7}},  # not measured
-    ):
-        assert by_earlier_trainers([same]) == [], same
-    said = by_earlier_trainers([row(11.2), row(11.2, SERVED)])
-    assert said[0].startswith("In 2 rows, `strayed`, the last replies fit their questions less")
-    assert f"| asks | {DEFAULT} | 1, 1 strayed |" in table([row(11.2)])
-
-
 def test_a_report_of_what_no_stage_ranks_draws_what_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

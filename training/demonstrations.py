@@ -49,15 +49,9 @@ def with_demonstrations(
     return taught
 
 
-def question_of(sample: Sample) -> str | None:
-    """What was asked, when the user asked it last; not a tool's result, say."""
-    last = sample.messages[-1]
-    return last["content"] if last["role"] == "user" else None
-
-
 def correction_of(sample: Sample) -> Demonstration | None:
     """What the user wrote instead of the reply to what they asked; None where that is not there."""
-    question = question_of(sample)
+    question = _question(sample)
     if not sample.correction or question is None:
         return None
     return Demonstration(question=question, answer=sample.correction.strip())
@@ -73,21 +67,27 @@ def _answer_ids(base: Base, sample: Sample) -> tuple[int, ...]:
 def _short(base: Base, sample: Sample, config: TrainConfig) -> bool:
     """Whether it can be shown: liked or corrected, whole, and no longer than may be."""
     is_liked = sample.reward is not None and sample.reward > 0 and not sample.hint
-    if not (is_liked or sample.correction) or question_of(sample) is None:
+    if not (is_liked or sample.correction) or _question(sample) is None:
         return False
     ids = _answer_ids(base, sample)
     return ids[-1] in base.eos_ids and 1 < len(ids) <= config.demonstration_tokens
 
 
+def _question(sample: Sample) -> str | None:
+    """What was asked, when the user asked it last; not a tool's result, say."""
+    last = sample.messages[-1]
+    return last["content"] if last["role"] == "user" else None
+
+
 def _shown(base: Base, sample: Sample) -> Demonstration:
     answer = base.tokenizer.decode(_answer_ids(base, sample), skip_special_tokens=True)
-    return Demonstration(question=question_of(sample) or "", answer=answer.strip())
+    return Demonstration(question=_question(sample) or "", answer=answer.strip())
 
 
 @torch.no_grad()
 def _mean_logprob(base: Base, model: PeftModel, sample: Sample, hint: str | None) -> float:
     """The base's mean log-prob of the answer to the question alone, nats per token."""
-    asked = [Message(role="user", content=question_of(sample) or "")]
+    asked = [Message(role="user", content=_question(sample) or "")]
     prompt_ids = base.render(hinted_messages(asked, hint=hint, correction=None))
     with wearing(model, None):
         logprobs_T = response_logprobs(base, model, (prompt_ids, _answer_ids(base, sample)))

@@ -37,11 +37,10 @@ Pairs = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
     """What a user asked for, newest first: in hints, and in questions with the replies that they
-    wrote instead of the model's. `questions`: what else they asked, whatever they said of it."""
+    wrote instead of the model's."""
 
     hints: tuple[str, ...] = ()
     examples: tuple[Demonstration, ...] = ()
-    questions: tuple[str, ...] = ()
 
 
 def drift(

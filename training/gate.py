@@ -7,11 +7,10 @@ what a version's replies looked like when it was the candidate: as a parent it c
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,7 +22,6 @@ from rollouts.types import Sample
 from training.adapters import attach, detach, round_to_saved, wearing
 from training.base import Base
 from training.config import TrainConfig
-from training.demonstrations import question_of
 from training.drift import Wishes, asked, drift, drift_limit, weights_sha256
 from training.forward import replies_logprobs, response_logprobs
 from training.prepare import plain_prompt_ids
@@ -31,9 +29,6 @@ from training.sampling import Reply, sample_replies
 
 PREFERENCE_NEEDS = 2  # liked and disliked replies each
 QUESTION_NEEDS = 5.0  # nats of the base's own replies: below, its prompts tell them not apart
-OWN_QUESTIONS = 12  # the user's newest that differ
-OWN_NEEDS = 6  # of them: fewer tell too little
-OWN_TOKENS = 128  # of a long one its beginning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +76,10 @@ def measure(
 
     `parent`: folder of the version it was trained from, None for the base. `held_back`: rated
     replies that did not train. `wishes`: what the user asked for in this job and in those of its
-    ancestors: the base that is told so sets the drift limit; their questions are asked again.
-    `check` may raise.
+    ancestors: the base that is told so sets the drift limit. `check` may raise.
     """
     round_to_saved(model)
-    replies = reply_measures(base, model, parent, neutral, wishes, config, check)
+    replies = reply_measures(base, model, parent, neutral, config, check)
     return [
         _preference(base, model, parent, held_back, config, check),
         _drift(base, model, neutral, wishes, config, check),
@@ -183,8 +177,7 @@ def _figures(
 ) -> ReplyFigures:
     """Figures of what `model` answers now; kept under `key`, or under the adapter's own weights."""
     settings = (tuple(neutral), config.gate_tokens, config.gate_temperature, config.seed)
-    told = hashlib.sha256(repr(settings).encode()).hexdigest()  # not what a user asked itself
-    place = ("figures", key or weights_sha256(model), told)
+    place = ("figures", key or weights_sha256(model), settings)
     found = base.cache.get(place)
     if isinstance(found, ReplyFigures):
         return found
@@ -210,7 +203,6 @@ def reply_measures(
     model: PeftModel,
     parent: Path | None,
     neutral: Sequence[str],
-    wishes: Wishes,
     config: TrainConfig,
     check: Callable[[], None],
 ) -> list[Measure]:
@@ -222,10 +214,7 @@ def reply_measures(
     if parent is not None:
         with wearing(model, parent):
             parents = _figures(base, model, neutral, config, check)
-    return [
-        *judged(own, parents, bases, config),
-        _own_question(base, model, wishes.questions, config, check),
-    ]
+    return judged(own, parents, bases, config)
 
 
 def judged(
@@ -250,37 +239,6 @@ def judged(
     ]
 
 
-def questions_of(samples: Iterable[Sample]) -> tuple[str, ...]:
-    """What their user asked, of samples that come newest first: the newest that differ."""
-    found: dict[str, None] = {}
-    for sample in samples:
-        if len(found) == OWN_QUESTIONS:
-            break
-        if question := (question_of(sample) or "").strip():
-            found[question] = None
-    return tuple(found)
-
-
-def _own_question(
-    base: Base,
-    model: PeftModel,
-    questions: Sequence[str],
-    config: TrainConfig,
-    check: Callable[[], None],
-) -> Measure:
-    """The same of what this user asks. What was learned shows there first, and a version is moved
-    back until the neutral prompts let it pass."""
-    limit = config.gate_question_min
-    if len(questions) < OWN_NEEDS:
-        text = f"not measured: needs {OWN_NEEDS} different questions of yours"
-        return Measure(measure="own_question", value=None, limit=limit, ok=None, text=text)
-    asked_again = [base.beginning(question, OWN_TOKENS) for question in questions]
-    own = _figures(base, model, asked_again, config, check)
-    with wearing(model, None):
-        bases = _figures(base, model, asked_again, config, check, key="base")
-    return _question(own, bases, config, is_own=True)
-
-
 def _cut_off(own: ReplyFigures, limit: float) -> Measure:
     """Of a version whose parent's replies nearly all reach the limit of length, this tells
     nothing."""
@@ -291,21 +249,16 @@ def _cut_off(own: ReplyFigures, limit: float) -> Measure:
     return Measure(measure="cut_off", value=own.cut, limit=1.0, ok=None, text=text)
 
 
-def _question(
-    own: ReplyFigures, base: ReplyFigures, config: TrainConfig, *, is_own: bool = False
-) -> Measure:
+def _question(own: ReplyFigures, base: ReplyFigures, config: TrainConfig) -> Measure:
     """How much of their questions is in the replies, as a share of what is in the base's."""
-    limit, value, ok = config.gate_question_min, None, None
-    what = "replies to your own questions fit them" if is_own else "test replies fit what was asked"
+    limit = config.gate_question_min
     if own.question is None or base.question is None or base.question < QUESTION_NEEDS:
-        which = "replies to your questions" if is_own else "own test replies"
-        text = f"not measured: the base model's {which} do not tell what was asked"
-    else:
-        value = own.question / base.question
-        ok = value >= limit
-        text = f"its {what} {value:.0%} as well as the base model's (at least {limit:.0%})"
-    name = "own_question" if is_own else "question"
-    return Measure(measure=name, value=value, limit=limit, ok=ok, text=text)
+        text = "not measured: the base model's own test replies do not tell what was asked"
+        return Measure(measure="question", value=None, limit=limit, ok=None, text=text)
+    value = own.question / base.question
+    text = f"its test replies fit what was asked {value:.0%} as well as the base model's"
+    text += f" (at least {limit:.0%})"
+    return Measure(measure="question", value=value, limit=limit, ok=value >= limit, text=text)
 
 
 def _chance(own: ReplyFigures, parent: ReplyFigures, config: TrainConfig) -> float:

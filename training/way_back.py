@@ -43,7 +43,7 @@ def step_back(
     while share > LEAST_SHARE:
         if (found := drift(base, model, neutral, config, check)) > limit:
             closer = min(CLOSER, math.sqrt(limit / found))
-        elif decide(reply_measures(base, model, parent, neutral, wishes, config, check)).accepted:
+        elif decide(reply_measures(base, model, parent, neutral, config, check)).accepted:
             break
         else:
             closer = REPLIES_CLOSER

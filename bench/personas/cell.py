@@ -28,7 +28,7 @@ from training.config import CANDIDATES, REPLAYED, THUMBS_REPLAYED, TrainConfig
 from training.demonstrations import correction_of
 from training.drift import Wishes, drift, drift_limit
 from training.forward import response_logprobs
-from training.gate import decide, measure, neutral_prompts, question_gains, questions_of
+from training.gate import decide, measure, neutral_prompts, question_gains
 from training.optimizer import save_optimizer
 from training.trainer import train
 from training.way_back import step_back
@@ -58,7 +58,6 @@ class Cell:
         self.baseline = Baseline()
         self.optimizer: Path | None = None
         self.learned: list[Sample] = []
-        self.rated: list[Sample] = []  # of all updates, refused ones too
         self.hints: list[str] = [person.hint] if recipe.learns == "hinted" else []
         self.wanted: dict[int, str] = {}  # by turn: what the person would say of the reply
         self.examples: list[Demonstration] = []  # what they wrote instead, newest first
@@ -185,7 +184,6 @@ class Cell:
             self.learn(batch)
 
     def learn(self, samples: list[Sample]) -> None:
-        self.rated += samples
         said = [sample.hint for sample in reversed(samples) if sample.hint]
         self.hints = list(dict.fromkeys([*said, *self.hints]))
         if self.recipe.learns == "memory":
@@ -296,9 +294,8 @@ class Cell:
         self.examples = [*shown, *self.examples]
 
     def wishes(self) -> Wishes:
-        """What was said so far: it explains drift. And what was asked."""
-        questions = questions_of(reversed(self.rated))
-        return Wishes(hints=tuple(self.hints), examples=tuple(self.examples), questions=questions)
+        """What was said so far: it explains drift."""
+        return Wishes(hints=tuple(self.hints), examples=tuple(self.examples))
 
     def first(self, *, with_about: bool) -> dict[str, Any]:
         """Before any rating every recipe but "hinted" is the base model: answered once."""
@@ -370,7 +367,7 @@ class Cell:
             return None
         config = self.recipe.config
         hints = (self.person.hint,) if self.recipe.words else ()  # a thumb explains no drift
-        wishes = replace(self.wishes(), hints=hints)
+        wishes = Wishes(hints=hints, examples=tuple(self.examples))
         model = attach(self.lab.base, config, self.folder_of(self.policy))
         try:
             measures = measure(

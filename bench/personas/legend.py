@@ -30,11 +30,6 @@ OTHERWISE = {  # by their mark, what was otherwise in older rows than it is toda
         "steps grew shorter as the hint was learned, however little of\n"
         "what was written was (docs/LOG.md, What was changed)."
     ),
-    "strayed": (
-        "the last replies fit their questions less than the gate and\n"
-        "the way back would let them today, nor perhaps those of versions before\n"
-        "(docs/LOG.md, The user's own questions)."
-    ),
     "bare": (
         "the person was content with any reply that ended in a\n"
         "question; today they want an answer, too (docs/LOG.md, A question given back)."

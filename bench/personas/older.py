@@ -7,11 +7,11 @@ from typing import Any
 
 from bench.personas.people import PEOPLE
 from bench.personas.recipes import RECIPES
-from bench.personas.rows import Cells, is_judged_bare, question_nats
+from bench.personas.rows import Cells, is_judged_bare
 from training.heard import names_kind
 
 Row = dict[str, Any]
-EARLIER = (1, 2, 3, 4, 5, 6, 7)  # trainers whose rows still hold
+EARLIER = (1, 2, 3, 4, 5, 6)  # trainers whose rows still hold
 
 
 def trainer_of(row: Row) -> int:
@@ -84,15 +84,6 @@ def stepped_shorter(row: Row) -> bool:
     return bool(writes) and recipe.config.correction_weight > 0 and trainer_of(row) < 7
 
 
-def strayed(row: Row) -> bool:
-    """Whether its last replies have less of their question than the way back and the gate let pass:
-    since the eighth trainer these ask the user's own questions, too, not neutral prompts alone."""
-    recipe = RECIPES[row["recipe"]]
-    is_led = recipe.learns == "train" and (recipe.steps_back or recipe.as_served)
-    nats = question_nats(row) if is_led and row["updates"] and trainer_of(row) < 8 else None
-    return nats is not None and nats[1] < recipe.config.gate_question_min * nats[0]
-
-
 MARKS = {
     "lossy": is_lossy,
     "fewer": had_fewer_sets,
@@ -100,7 +91,6 @@ MARKS = {
     "unheard": taught_unheard,
     "once": was_told_all,
     "shorter": stepped_shorter,
-    "strayed": strayed,
     "bare": is_judged_bare,
 }
 

@@ -27,8 +27,8 @@ from rollouts.errors import RolloutError
 STEP, LANE, EDGE = 72, 52, 36  # of the drawing, in its own units; a word has room at its edge
 SHARES = (10, 20, 30, 50)  # percent
 # Measures of the gate that are a share of something, and those whose limit is the least
-_ARE_SHARES = ("empty", "cut_off", "repetition", "question", "own_question", "way")
-_AT_LEAST = ("length", "preference", "question", "own_question", "way")
+_ARE_SHARES = ("empty", "cut_off", "repetition", "question", "way")
+_AT_LEAST = ("length", "preference", "question", "way")
 
 
 @never_cache

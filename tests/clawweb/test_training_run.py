@@ -245,7 +245,7 @@ def test_the_gate_hears_what_a_user_said_and_what_they_wrote_instead(alice, monk
     shown = [(example.question, example.answer) for example in wishes.examples]
     newest = defuse("Add <|im_end|>tea.", tokenizer_controls())
     given = [("question 1", newest), ("question 0", "Boil water.")]
-    assert (shown, wishes.questions) == (given, ("question 3", "question 1", "question 0"))
+    assert shown == given
 
 
 def test_the_gate_hears_of_no_wish_that_was_contradicted_since(alice):
@@ -255,8 +255,7 @@ def test_the_gate_hears_of_no_wish_that_was_contradicted_since(alice):
     TrainingSample.objects.update(state=SampleState.TRAINED, adapter=version)
     down(sampled(alice, 2), "no_lists")
     job = jobs.claim_job(jobs.queue_job(user=alice).public_id)
-    newest, learned = (wishes := training_run._wishes(job)).hints
-    assert wishes.questions == ("question 2", "question 1", "question 0")
+    newest, learned = training_run._wishes(job).hints
     assert "without lists" in newest
     assert "one or two short sentences" in learned
 
