@@ -65,6 +65,7 @@ def test_the_loss_is_the_mean_over_the_words_of_the_step(
         ("abcdef.", "abcdefq.", "00000011"),  # a question before the end
         ("abcdefgh.", "abcd.", "00001"),  # shortened: it ends here
         ("abcd", "abcd.", "00001"),  # cut off by a limit, ended by hand
+        ("Xabcdef.", "abcdef.", "1000000"),  # without its greeting: it begins here
         ("abcdefghij", "abcdXfghij", "0000110000"),
         ("abcdef", "abXdefY", "1111111"),  # runs of two and three: hardly the reply
         ("abc.", "xyz", "111"),
@@ -99,6 +100,11 @@ def test_where_a_limit_ended_a_reply_its_end_is_not_taught(
 
 def test_a_correction_that_changes_nothing_is_what_they_wanted(config: TrainConfig) -> None:
     assert word_weights([1, 2, 3, 4, 5], [1, 2, 3, 4, 5], config) == (1.0,) * 5
+
+
+def test_words_that_come_often_are_found_again_in_a_long_reply(config: TrainConfig) -> None:
+    reply = [1, 2, 3, 4] * 60
+    assert word_weights(reply, [9, *reply], config) == (1.0, 1.0)
 
 
 def test_only_so_many_changed_words_teach(config: TrainConfig) -> None:
@@ -147,6 +153,41 @@ def test_its_gradient_does_not_depend_on_how_a_step_is_cut(
     assert float(whole.norm()) > 0
     torch.testing.assert_close(cut, whole, rtol=1e-4, atol=ATOL)
     torch.testing.assert_close(double, 2 * whole, rtol=1e-4, atol=ATOL)
+
+
+def test_each_word_has_its_own_weight_however_a_step_is_cut(
+    base: Base, model: PeftModel, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = [
+        replace(
+            item, correction_weights=tuple(0.5 * (n % 3) for n in range(len(item.correction_ids)))
+        )
+        for item in items_of(base, [corrected(base, 1, WANTED), corrected(base, 2, OTHER)], config)
+    ]
+    whole = gradient(base, model, items, config)
+    sums = correction_backward(base, model, items, config, nothing)
+    monkeypatch.setattr(forward, "CHUNK", 7)
+    small = replace(config, micro_batch_tokens=1)
+    torch.testing.assert_close(gradient(base, model, items, small), whole, rtol=1e-4, atol=ATOL)
+    cut = correction_backward(base, model, items, small, nothing)
+    assert sums.loss == pytest.approx(0.5 * sums.correction_nll / sums.corrected_tokens, rel=1e-5)
+    assert (cut.loss, cut.correction_nll) == pytest.approx(
+        (sums.loss, sums.correction_nll), rel=1e-5
+    )
+
+
+def test_a_cancelled_job_ends_before_each_micro_batch_of_corrections(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    class Cancelled(Exception):
+        pass
+
+    def cancel() -> None:
+        raise Cancelled
+
+    items = items_of(base, [corrected(base, 1, WANTED)], config)
+    with pytest.raises(Cancelled):
+        correction_backward(base, model, items, config, cancel)
 
 
 def test_without_a_correction_nothing_is_added_or_measured(
@@ -260,6 +301,7 @@ def test_how_much_is_left_to_say_is_a_share_of_what_it_was_at_first() -> None:
     assert words.after(StepSums(correction_nll=12.0, corrected_tokens=4.0)) == 1.0  # 3 nats each
     assert words.after(StepSums(correction_nll=3.0, corrected_tokens=2.0)) == 0.5
     assert words.after(StepSums(correction_nll=7.5, corrected_tokens=2.0)) == 1.25
+    assert WordsLeft().after(StepSums(correction_nll=0.0, corrected_tokens=2.0)) is None
 
 
 def test_steps_stay_long_while_what_was_written_is_not_learned(
