@@ -11,11 +11,12 @@ from peft import PeftModel
 from rollouts.hints import HINT_MARKER, demonstrated_messages, hinted_messages
 from rollouts.types import Demonstration, Message, Sample
 from tests.training.conftest import job, make_sample
+from tests.training.test_methods import walk_away
 from training.advantages import Baseline
 from training.base import Base
 from training.batching import Item
 from training.config import TrainConfig
-from training.demonstrations import with_demonstrations
+from training.demonstrations import _mean_logprob, correction_of, with_demonstrations
 from training.forward import response_logprobs
 from training.prepare import prepare
 
@@ -72,7 +73,19 @@ def test_those_are_shown_that_the_hint_makes_more_likely(
     assert len(expected) > 0  # or nothing was tested
 
 
-def test_what_is_no_example_is_not_shown(base: Base, model: PeftModel, shows: TrainConfig) -> None:
+def fits_by(monkeypatch: pytest.MonkeyPatch, gains: dict[int, float] | None = None) -> None:
+    """The hint makes each reply more likely by its gain; without gains all by the same."""
+
+    def mean_logprob(base: Base, model: PeftModel, sample: Sample, hint: str | None) -> float:
+        return (gains[sample.id] if gains else 1.0) if hint else 0.0
+
+    monkeypatch.setattr("training.demonstrations._mean_logprob", mean_logprob)
+
+
+def test_what_is_no_example_is_not_shown(
+    base: Base, model: PeftModel, shows: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits_by(monkeypatch)
     one = make_sample(base, 1)
     no_examples = [
         liked(base, 2, reward=-1.0),
@@ -80,6 +93,7 @@ def test_what_is_no_example_is_not_shown(base: Base, model: PeftModel, shows: Tr
         liked(base, 4, hint="More of this."),  # liked, with a wish
         liked(base, 5, response_ids=base.encode("it never ended")),
         liked(base, 6, "word " * 120),
+        liked(base, 9, ""),  # it ended at once
         liked(base, 7, messages=[user("Look it up."), Message(role="tool", content="found")]),
     ]
     assert with_demonstrations(base, model, [one], no_examples, shows) == [one]
@@ -87,6 +101,71 @@ def test_what_is_no_example_is_not_shown(base: Base, model: PeftModel, shows: Tr
     assert with_demonstrations(base, model, [one], [liked(base, 8)], off) == [one]
     thumbs = dataclasses.replace(shows, method="binary")
     assert with_demonstrations(base, model, [one], [liked(base, 8)], thumbs) == [one]
+
+
+def test_an_example_may_be_as_long_as_the_job_says(
+    base: Base, model: PeftModel, shows: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits_by(monkeypatch)
+    example = liked(base, 2)
+    for most, shown in ((0, 1), (-1, 0)):
+        most += len(example.response_ids)
+        settings = dataclasses.replace(shows, demonstration_tokens=most)
+        (taught,) = with_demonstrations(base, model, [make_sample(base, 1)], [example], settings)
+        assert len(taught.demonstrations) == shown
+
+
+def test_the_best_of_the_newest_four_are_shown_and_none_that_the_hint_leaves_as_likely(
+    base: Base, model: PeftModel, shows: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown(gains: dict[int, float]) -> list[str]:
+        fits_by(monkeypatch, gains)
+        given = [liked(base, number) for number in gains]
+        (taught,) = with_demonstrations(base, model, [make_sample(base, 1)], given, shows)
+        return [each.question for each in taught.demonstrations]
+
+    assert shown({2: 9.0, 3: 1.0, 4: 2.0, 5: 4.0, 6: 3.0}) == ["question 5", "question 6"]
+    assert shown({2: 0.0, 3: -1.0, 4: 2.0}) == ["question 4"]
+
+
+def test_each_hint_has_its_own_examples(
+    base: Base, model: PeftModel, shows: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a reply that was liked without a word stood in its prompt."""
+
+    def mean_logprob(base: Base, model: PeftModel, sample: Sample, hint: str | None) -> float:
+        return float(sample.id == {"One.": 8, "Two.": 9}[hint]) if hint else 0.0
+
+    monkeypatch.setattr("training.demonstrations._mean_logprob", mean_logprob)
+    followed = make_sample(base, 3, hint=None, reward=1.0, prompted_hints=("Two.",))
+    given = [make_sample(base, 1, hint="One."), make_sample(base, 2, hint="Two."), followed]
+    taught = with_demonstrations(base, model, given, [liked(base, 8), liked(base, 9)], shows)
+    asked = [[each.question for each in sample.demonstrations] for sample in taught]
+    assert asked == [["question 8"], ["question 9"], ["question 9"]]
+
+
+def test_an_example_is_weighed_as_the_base_reads_the_last_exchange_alone(
+    base: Base, model: PeftModel
+) -> None:
+    said = [user("Hi."), Message(role="assistant", content="Hello."), user("question 2")]
+    example = liked(base, 2, messages=said)
+    wanted = {}
+    for hint in (None, HINT):
+        prompt_ids = base.render(hinted_messages(said[2:], hint=hint, correction=None))
+        pair = (prompt_ids, tuple(example.response_ids))
+        wanted[hint] = float(response_logprobs(base, base.model, pair).mean())
+    walk_away(model, far=1.0)
+    for hint, mean in wanted.items():
+        assert _mean_logprob(base, model, example, hint) == pytest.approx(mean, rel=1e-5)
+
+
+def test_a_correction_is_shown_as_the_answer_to_what_was_asked(base: Base) -> None:
+    said = [user("Hi."), Message(role="assistant", content="Hello."), user("Tea?")]
+    sample = make_sample(base, 1, messages=said, correction=" Yes. ")
+    assert correction_of(sample) == Demonstration(question="Tea?", answer="Yes.")
+    assert correction_of(make_sample(base, 1)) is None
+    looked_up = [*said, Message(role="tool", content="found")]
+    assert correction_of(make_sample(base, 1, messages=looked_up, correction="Yes.")) is None
 
 
 def test_a_correction_is_an_example_for_other_replies_only(
