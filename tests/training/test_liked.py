@@ -12,6 +12,7 @@ from torch import Tensor
 from rollouts.types import Sample
 from tests.training.conftest import ATOL, DEVICE, job, make_sample, nothing
 from tests.training.test_methods import walk_away
+from training import forward
 from training.adapters import scale, snapshot, wearing
 from training.base import Base
 from training.config import TrainConfig
@@ -77,7 +78,7 @@ def test_the_loss_is_the_mean_kl_to_before_the_job_on_what_is_answered_anew(
 
 
 def test_its_gradient_does_not_depend_on_how_a_step_is_cut(
-    base: Base, model: PeftModel, config: TrainConfig
+    base: Base, model: PeftModel, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gradient(**changes: float) -> Tensor:
         model.zero_grad()
@@ -92,6 +93,8 @@ def test_its_gradient_does_not_depend_on_how_a_step_is_cut(
     assert float(whole.norm()) > 0
     torch.testing.assert_close(gradient(micro_batch_tokens=1), whole, rtol=1e-4, atol=ATOL)
     torch.testing.assert_close(gradient(liked_weight=1.0), 2 * whole, rtol=1e-4, atol=ATOL)
+    monkeypatch.setattr(forward, "CHUNK", 2)  # of five positions
+    torch.testing.assert_close(gradient(), whole, rtol=1e-4, atol=ATOL)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +143,10 @@ def test_what_was_asked_again_until_it_was_liked_is_taught_and_not_held(
 ) -> None:
     samples = told(base, *TWO)
     same = replace(liked(base, 1), messages=samples[0].messages)
-    held = Liked(base, model, [*samples, same, liked(base, 2)], config, nothing)
+    written = make_sample(base, 3, hint=None, correction="Tea.")
+    samples.insert(0, written)
+    rewritten = liked(base, 4, messages=written.messages, prompt_ids=written.prompt_ids)
+    held = Liked(base, model, [*samples, same, rewritten, liked(base, 2)], config, nothing)
     assert [item.sample_id for item in held.asked(0)] == [2]
 
 
