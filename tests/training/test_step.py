@@ -160,6 +160,32 @@ def test_the_surrogate_and_its_weight_are_of_the_temperature_of_sampling() -> No
     torch.testing.assert_close(slope_NV, -0.8 * torch.tensor([[0.2, -0.2]]), rtol=1e-5, atol=1e-7)
 
 
+WORDS = {"sample_id": 1, "prompt_ids": (0,), "teacher_prompt_ids": (0,), "response_ids": (0,)}
+HINTED = Item(is_hinted=True, **WORDS)  # type: ignore[arg-type]
+
+
+def test_a_reply_that_was_sampled_greedily_leaves_the_thumbs_of_others_as_they_are() -> None:
+    config = TrainConfig(method="combine")
+    liked = Item(is_hinted=False, advantage=0.8, rollout_logprobs=(log(1 / 2),), **WORDS)  # type: ignore[arg-type]
+    teacher_NV = torch.tensor([[log(1 / 4), log(3 / 4)]] * 2)
+    slopes = []
+    for temperature in (0.0, 1.0):
+        items = [dataclasses.replace(HINTED, temperature=temperature), liked]
+        policy_NV = torch.zeros(2, 2, requires_grad=True)
+        rows, counts = tokens_of(items, "cpu", config), counts_of(items, config)
+        loss = loss_on(policy_NV, teacher_NV, rows, config, counts, StepSums())
+        slopes.append(torch.autograd.grad(loss, policy_NV)[0])
+    assert torch.equal(*slopes)
+    assert bool(slopes[0].any(dim=-1).all())
+
+
+def test_micro_batches_add_up_with_the_effects_of_all_their_replies() -> None:
+    one = StepSums(loss=0.5, kl=1.0, tokens=3, effects={1: (0.1, 0.2)})
+    other = StepSums(loss=0.25, kl=2.0, tokens=4, effects={2: (0.3,)})
+    wanted = StepSums(loss=0.75, kl=3.0, tokens=7, effects={1: (0.1, 0.2), 2: (0.3,)})
+    assert one + other == wanted
+
+
 def on_one(item: Item, policy: list[float], config: TrainConfig) -> tuple[float, Tensor]:
     """The loss of a one-word reply and its slope by the logits; the teacher says 1/4 and 3/4."""
     policy_NV = torch.tensor([policy], requires_grad=True)
@@ -168,10 +194,6 @@ def on_one(item: Item, policy: list[float], config: TrainConfig) -> tuple[float,
     loss = loss_on(policy_NV, teacher_NV, rows, config, counts, StepSums())
     (slope_NV,) = torch.autograd.grad(loss, policy_NV)
     return float(loss.detach()), slope_NV
-
-
-WORDS = {"sample_id": 1, "prompt_ids": (0,), "teacher_prompt_ids": (0,), "response_ids": (0,)}
-HINTED = Item(is_hinted=True, **WORDS)  # type: ignore[arg-type]
 
 
 # The policy says 3/4 and 1/4: to the student's likeliest word the teacher gives a third of it, to
