@@ -62,6 +62,31 @@ def test_steps_are_as_long_as_what_was_written_is_far(
     assert found == pytest.approx(share)
 
 
+@pytest.mark.parametrize(("kl", "share"), [(None, 0.4), (0.01, 1.0)])
+def test_steps_that_do_not_shrink_are_as_long_whatever_was_written(
+    kl: float | None, share: float
+) -> None:
+    config = TrainConfig(kl_full_share=0.0, batch_size=8, reward_step=0.4)
+    items = [item_with(None)] * 8
+    found = step_share(kl, effect=0.2, words_left=0.7, config=config, items=items)
+    assert found == pytest.approx(share)
+
+
+def test_a_jobs_adam_has_its_settings(model: PeftModel, config: TrainConfig) -> None:
+    """Gradients of 1, then 3: m = 1/2, 7/4 and v = 1/4, 39/16; without their bias 1 and 1, then
+    (7/4) / (3/4) = 7/3 and (39/16) / (7/16) = 39/7. Each weight shrinks by 0.1 * 0.2 first."""
+    settings = dataclasses.replace(config, lr=0.1, beta1=0.5, beta2=0.75, weight_decay=0.2)
+    adam = make_optimizer(model, settings)
+    tensor = next(iter(adapter_tensors(model).values()))
+    with torch.no_grad():
+        tensor.fill_(1.0)
+    for gradient in (1.0, 3.0):
+        tensor.grad = torch.full_like(tensor, gradient)
+        adam.step()
+    wanted = 0.98 * (0.98 - 0.1) - 0.1 * (7 / 3) / math.sqrt(39 / 7)
+    torch.testing.assert_close(tensor.detach(), torch.full_like(tensor, wanted))
+
+
 @pytest.mark.parametrize(
     ("advantages", "share"),
     [
