@@ -19,7 +19,7 @@ from training.base import Base, _check_reading_on
 from training.batching import Item, Pair
 from training.config import TrainConfig
 from training.errors import BaseInvalid
-from training.forward import KeptPrompts, read_once, response_hidden
+from training.forward import KeptPrompts, read_once, replies_logprobs, response_hidden
 from training.teacher import Teacher
 
 
@@ -212,6 +212,22 @@ def test_no_more_prompts_are_kept_than_there_is_room_for(
     with torch.no_grad():
         response_hidden(base, model, pairs, None, kept)
     assert [kept.has([pair]) for pair in pairs] == [True, True, False]
+
+
+def test_log_probs_are_of_each_replys_own_words_however_many_there_are(
+    base: Base, model: PeftModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away_from_the_base(model)
+    pairs = [*pairs_of(base), *((prompt, reply[1:]) for prompt, reply in pairs_of(base))]
+    monkeypatch.setattr(forward, "CHUNK", 7)
+    found = replies_logprobs(base, model, pairs)
+    assert len(found) == 6  # more than are read at once
+    for (prompt, reply), found_T in zip(pairs, found, strict=True):
+        ids = torch.tensor([[*prompt, *reply]], device=base.device)
+        with torch.no_grad():
+            logits_TV = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
+        own_T = torch.log_softmax(logits_TV, dim=-1)[range(len(reply)), list(reply)]
+        torch.testing.assert_close(found_T, own_T, rtol=1e-4, atol=1e-4)
 
 
 def test_the_teachers_passes_may_be_one(base: Base, model: PeftModel, config: TrainConfig) -> None:

@@ -68,6 +68,8 @@ def test_states_are_those_after_the_layers_that_are_asked_for(base: Base, model:
     assert len(layers) == 3  # before the first of two, after it, and at the end
     wanted_NF = torch.cat([states[0, len(prompt) - 1 : -1] for states in layers], dim=-1)
     torch.testing.assert_close(found_NF, wanted_NF, rtol=1e-3, atol=1e-4)
+    nearest_NF = layer_states(base, model, [(prompt, reply)], (0.2, 0.3, 0.8))  # 0.4, 0.6, 1.6
+    assert torch.equal(nearest_NF, found_NF)
 
 
 def test_a_job_that_is_cancelled_reads_no_more_examples(base: Base, model: PeftModel) -> None:
