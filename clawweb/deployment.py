@@ -41,7 +41,10 @@ def deploy(job_id: str) -> None:
     if job is None or job.child is None:
         return  # another worker has it, or has finished it
     with logs.about(job=job.public_id, user=job.user_id, version=job.child.name):
-        _deploy(job, job.child)
+        try:
+            _deploy(job, job.child)
+        except LeaseLost:  # also while it is given up
+            log.info("another worker deploys %s", job)
 
 
 def _deploy(job: TrainingJob, child: AdapterVersion) -> None:
@@ -56,7 +59,7 @@ def _deploy(job: TrainingJob, child: AdapterVersion) -> None:
         else:
             versions.release_deploy(job)
     except LeaseLost:
-        log.info("another worker deploys %s", job)
+        raise
     except Unwelcome as exc:
         _give_up(job, child, str(exc), state=JobState.CANCELLED)
     except Exception as exc:
@@ -123,12 +126,9 @@ def _give_up(
     job: TrainingJob, child: AdapterVersion, reason: str, *, state: JobState = JobState.FAILED
 ) -> None:
     """Live does not move; the ratings count again."""
-    try:
-        with transaction.atomic():
-            jobs.end_job(job, state=state, reason=reason)
-            versions.refuse(child, reason)
-    except LeaseLost:
-        log.info("another worker deploys %s", job)
+    with transaction.atomic():
+        jobs.end_job(job, state=state, reason=reason)
+        versions.refuse(child, reason)
 
 
 def _warm(adapter: AdapterVersion) -> None:

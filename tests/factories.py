@@ -173,3 +173,11 @@ def registered(
 def hand_over(job: TrainingJob) -> None:
     """To the deployer, as training does once the gate has accepted."""
     jobs.advance(job, state=JobState.DEPLOYING, lease_token="", lease_until=None)
+
+
+def handed_over(user: User) -> tuple[TrainingJob, AdapterVersion]:
+    """A job on one rating whose version waits to go live."""
+    rated(user, 1)
+    job, adapter = registered(user)
+    hand_over(job)
+    return job, adapter

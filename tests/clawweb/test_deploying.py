@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import OperationalError
+from django.db import InterfaceError, OperationalError
 
 from clawweb import deployment
 from clawweb import engine as rooms
@@ -18,20 +19,12 @@ from clawweb.services import jobs, serving, versions
 from clawweb.services.errors import CannotPromote
 from rollouts.engines.scripted import ScriptedEngine
 from rollouts.errors import BadReply, EngineUnavailable, UnknownAdapter
-from tests.factories import hand_over, make_adapter, rated, registered
+from tests.factories import hand_over, handed_over, make_adapter, rated, registered
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
 
 
-def handed_over(user):
-    """A job on one rating whose version waits to go live."""
-    rated(user, 1)
-    job, adapter = registered(user)
-    hand_over(job)
-    return job, adapter
-
-
-async def no_answer(*_):
+async def no_answer(*_, **__):
     raise EngineUnavailable("no answer")
 
 
@@ -140,9 +133,10 @@ def test_a_version_that_cannot_be_trained_on_is_followed_by_one_from_base(alice,
     assert live_adapter(alice).live_before == [old.pk]
 
 
-def test_a_database_that_is_away_for_a_while_refuses_nothing(alice, engine, monkeypatch):
+@pytest.mark.parametrize("error", [InterfaceError, OperationalError])
+def test_a_database_that_is_away_for_a_while_refuses_nothing(alice, engine, monkeypatch, error):
     def away(*_, **__):
-        raise OperationalError("the server closed the connection")
+        raise error("the server closed the connection")
 
     job, adapter = handed_over(alice)
     with monkeypatch.context() as patch:
@@ -158,7 +152,8 @@ def test_a_database_that_is_away_for_a_while_refuses_nothing(alice, engine, monk
 def test_an_engine_that_is_down_leaves_the_job_waiting(alice, engine, monkeypatch):
     monkeypatch.setattr(engine, "load", no_answer)
     job, adapter = handed_over(alice)
-    deployment.deploy(job.public_id)
+    for _ in range(deployment.BAD_REPLIES + 1):  # however long: it is no fault of the version
+        deployment.deploy(job.public_id)
     job.refresh_from_db()
     adapter.refresh_from_db()
     assert (job.state, adapter.state) == (JobState.DEPLOYING, AdapterState.CANDIDATE)
@@ -235,12 +230,13 @@ def test_a_broken_probe_file_ends_the_job_instead_of_trying_for_ever(alice, engi
 def test_votes_are_in_the_baseline_once_their_version_answers(alice, engine, consent, count):
     rated(alice, 3)
     job, _ = registered(alice)
-    jobs.advance(job, timings={"baseline": {"mean": -1.0, "variance": 0.0, "count": 3}})
+    jobs.advance(job, timings={"baseline": {"mean": -0.5, "variance": 0.25, "count": 3}})
     hand_over(job)
     User.objects.filter(pk=alice.pk).update(consent=consent)
     deployment.deploy(job.public_id)
     alice.refresh_from_db()
-    assert alice.reward_count == count
+    known = (alice.reward_mean, alice.reward_variance, alice.reward_count)
+    assert known == ((-0.5, 0.25, 3) if count else (0.0, 1.0, 0))
 
 
 def test_a_job_that_was_cancelled_after_its_last_look_does_not_go_live(alice, engine):
@@ -253,6 +249,71 @@ def test_a_job_that_was_cancelled_after_its_last_look_does_not_go_live(alice, en
     child.refresh_from_db()
     assert (job.state, child.state) == (JobState.CANCELLED, AdapterState.REFUSED)
     assert live_adapter(alice) is None
+
+
+def test_a_deployed_job_says_how_long_it_took_beside_what_training_took(alice, engine):
+    rated(alice, 1)
+    job, _ = registered(alice)
+    jobs.advance(job, timings={"train": 7.0})
+    hand_over(job)
+    deployment.deploy(job.public_id)
+    job.refresh_from_db()
+    assert set(job.timings) == {"train", "deploy", "probe"}
+    assert job.timings["train"] == 7.0
+
+
+@pytest.mark.parametrize("wrong", [BadReply("no log-prob"), ValueError("no"), None])
+def test_who_lost_a_job_to_another_worker_goes_home_quietly(
+    alice, engine, monkeypatch, caplog, wrong
+):
+    """Whatever it found, the other one will see for itself."""
+
+    def slowly(_):
+        TrainingJob.objects.update(lease_token="another worker's")
+        if wrong:
+            raise wrong
+        return {"disagreement": 0.0, "difference": 1.0}
+
+    monkeypatch.setattr(serving, "load_and_probe", slowly)
+    job, adapter = handed_over(alice)
+    deployment.deploy(job.public_id)
+    job.refresh_from_db()
+    adapter.refresh_from_db()
+    assert (job.state, job.lease_token) == (JobState.DEPLOYING, "another worker's")
+    assert adapter.state == AdapterState.CANDIDATE
+    assert ("cannot be served" in caplog.text) == isinstance(wrong, ValueError)
+
+
+def test_a_job_that_is_cancelled_while_its_version_is_loaded_does_not_go_live(
+    alice, engine, monkeypatch
+):
+    job, _ = handed_over(alice)
+
+    def slowly(_):
+        assert f"lease-{job.pk}" in {thread.name for thread in threading.enumerate()}
+        jobs.cancel_job(job)
+        return {"disagreement": 0.0, "difference": 1.0}
+
+    monkeypatch.setattr(serving, "load_and_probe", slowly)
+    deployment.deploy(job.public_id)
+    job.refresh_from_db()
+    assert (live_adapter(alice), job.state) == (None, JobState.CANCELLED)
+
+
+def test_a_job_does_not_end_without_its_version(alice, engine, monkeypatch):
+    """The database goes away between the two: both are tried again."""
+
+    def away(*_):
+        raise OperationalError("the server closed the connection")
+
+    rated(alice, 1)
+    job, _ = registered(alice, differs=False)
+    hand_over(job)
+    monkeypatch.setattr(versions, "refuse", away)
+    with pytest.raises(OperationalError):
+        deployment.deploy(job.public_id)
+    job.refresh_from_db()
+    assert job.state == JobState.DEPLOYING
 
 
 # Several servers
