@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import shutil
 import zipfile
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import IntegrityError, transaction
+from django.utils import timezone
 
 from clawweb.config import config
-from clawweb.models import AdapterState, AdapterVersion, TrainingJob
+from clawweb.models import AdapterState, AdapterVersion, JobState, TrainingJob
 from clawweb.selectors.learning import adapter_json, live_adapter, policy_of
 from clawweb.services import jobs, serving, versions
 from clawweb.services.errors import (
@@ -23,7 +25,7 @@ from clawweb.services.errors import (
     NothingToRollBack,
 )
 from rollouts.errors import EngineUnavailable
-from tests.factories import claimed_job, make_adapter, make_turn, rated, registered
+from tests.factories import claimed_job, hand_over, make_adapter, make_turn, rated, registered
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
 
@@ -144,13 +146,58 @@ def test_only_a_version_that_passed_can_be_promoted(alice, engine, state):
         versions.promote(user=alice, adapter=make_adapter(alice, 1, state))
 
 
-def test_live_moves_by_compare_and_swap(alice):
+def test_live_moves_by_compare_and_swap(alice, engine):
     first, second, third = (make_adapter(alice, n) for n in (1, 2, 3))
     versions.go_live(first, over=None, why="")
     versions.go_live(second, over=first, why="")
     with pytest.raises(CannotPromote):
         versions.go_live(third, over=first, why="")
     assert live_adapter(alice) == second
+    versions.rollback(alice)
+    versions.rollback(alice)  # and not where base answers by now
+    with pytest.raises(CannotPromote):
+        versions.go_live(third, over=second, why="")
+
+
+@pytest.mark.parametrize("state", [AdapterState.REFUSED, AdapterState.ERASED, AdapterState.STANDBY])
+def test_what_must_not_go_live_leaves_what_answers_where_it_is(alice, state):
+    """Refused or deleted meanwhile; or it would be live beside another that went there first."""
+    live = make_adapter(alice, 1, AdapterState.LIVE)
+    other = make_adapter(alice, 2, state)
+    with pytest.raises(CannotPromote):
+        versions.go_live(other, over=None if state == AdapterState.STANDBY else live, why="")
+    assert live_adapter(alice) == live
+
+
+def test_only_a_candidate_is_refused(alice):
+    live = make_adapter(alice, 1, AdapterState.LIVE)
+    versions.refuse(live, "the server cannot take it")
+    assert live_adapter(alice) == live
+
+
+def test_only_what_was_left_behind_is_called_rolled_back(alice, engine):
+    first, second, third, live = (make_adapter(alice, n) for n in (1, 2, 3, 4))
+    for adapter in (first, second, third, live):
+        adapter.refresh_from_db()
+        versions.go_live(adapter, over=live_adapter(alice), why="")
+    shutil.rmtree(config().var / third.path)
+    assert versions.rollback(alice) == second
+    marks = AdapterVersion.objects.exclude(rolled_back_at=None)
+    assert set(marks) == {third, live}
+
+
+def test_who_goes_back_from_what_answers_no_more_is_told_so(alice, engine, monkeypatch):
+    first = make_adapter(alice, 1)
+    live = make_adapter(alice, 2, AdapterState.LIVE, live_before=[first.pk])
+
+    def meanwhile(_):
+        AdapterVersion.objects.filter(pk=live.pk).update(state=AdapterState.STANDBY)
+
+    monkeypatch.setattr(serving, "serve", meanwhile)
+    with pytest.raises(CannotPromote):
+        versions.rollback(alice)
+    live.refresh_from_db()
+    assert (live.rolled_back_at, live_adapter(alice)) == (None, None)
 
 
 def test_reconcile_loads_what_is_live_and_unloads_what_has_drained(alice, engine):
@@ -217,6 +264,41 @@ def test_what_a_job_trains_on_from_is_kept_though_it_answers_no_more(alice, engi
     jobs.cancel_job(job)
     serving.prune()
     assert not (config().var / rows[0].path).exists()
+
+
+# Deploying: whose it is
+
+
+def test_a_version_that_one_worker_deploys_is_no_other_workers(alice):
+    rated(alice, 1)
+    job, _ = registered(alice)
+    hand_over(job)
+    mine = versions.claim_deploy(job.public_id)
+    assert versions.claim_deploy(job.public_id) is None
+    assert versions.jobs_to_deploy() == []
+    TrainingJob.objects.update(lease_until=timezone.now() - timedelta(seconds=1))  # mine is dead
+    assert versions.jobs_to_deploy() == [job]
+    his = versions.claim_deploy(job.public_id)
+    assert his.lease_token != mine.lease_token
+    versions.release_deploy(mine)  # and was not
+    assert versions.jobs_to_deploy() == []
+
+
+@pytest.mark.parametrize("end", ["takes", "ends"])
+def test_of_two_workers_that_find_a_version_at_once_one_deploys_it(alice, monkeypatch, end):
+    rated(alice, 1)
+    job, _ = registered(alice)
+    hand_over(job)
+
+    def meanwhile():
+        monkeypatch.undo()
+        other = versions.claim_deploy(job.public_id)
+        if end == "ends":
+            jobs.end_job(other, state=JobState.FAILED)
+        return config()
+
+    monkeypatch.setattr(versions, "config", meanwhile)
+    assert versions.claim_deploy(job.public_id) is None
 
 
 # Taking a version along, and deleting one
