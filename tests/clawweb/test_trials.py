@@ -137,7 +137,8 @@ def test_the_server_keeps_what_is_on_trial_and_forgets_it_after(alice, live, eng
     assert set(asyncio.run(engine.loaded())) == {live.name}
 
 
-def test_files_of_what_is_on_trial_are_kept(alice, tried) -> None:
+def test_files_of_what_is_on_trial_are_kept(alice, tried, engine) -> None:
+    asyncio.run(engine.unload(policy_of(tried)))  # not for being held by the server
     newer = [make_adapter(alice, n) for n in range(3, 10)]
     serving.prune()
     states = set(AdapterVersion.objects.filter(pk__in=[tried.pk]).values_list("state", flat=True))
