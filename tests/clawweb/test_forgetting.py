@@ -161,6 +161,26 @@ def test_nobody_marks_anothers_versions(line: Any, alice: User, bob: User) -> No
     assert len(learned_chats(alice)) == 3
 
 
+def test_a_mark_stays_once_its_chat_is_gone_for_good(line: Any, alice: User) -> None:
+    turns, (_, second, _) = line
+    housekeeping.delete_session(turns[1].session)
+    at = ChatSession.objects.get(pk=turns[1].session_id).deleted_at
+    ChatSession.objects.filter(pk=turns[1].session_id).delete()
+    housekeeping.delete_session(turns[0].session)
+    second.refresh_from_db()
+    assert second.forgot_at == at  # the older one
+    housekeeping.restore_session(turns[0].session)
+    assert marked(alice) == [2, 3]
+
+
+def test_what_grows_from_a_marked_version_is_marked(line: Any, alice: User) -> None:
+    turns, (*_, third) = line
+    housekeeping.delete_session(turns[2].session)
+    rated(alice, 1)
+    third.refresh_from_db()
+    assert registered(alice)[1].forgot_at == third.forgot_at is not None
+
+
 # Left behind
 
 
@@ -183,6 +203,28 @@ def test_what_is_left_is_trained_again_from_before(line: Any, alice: User) -> No
     assert {sample.turn for sample in jobs.samples_of(claimed)} == {turns[2], *more}
     # The first one's are what it is reminded of
     assert [sample.turn for sample in jobs.samples_of(claimed, "replay")] == [turns[0]]
+    forgotten = turns[1].samples.get()
+    assert (forgotten.state, forgotten.adapter) == (SampleState.TRAINED, second)
+    assert turns[2].samples.get().adapter is None
+
+
+def test_a_rollback_goes_by_no_mark_and_lets_nothing_count_again(line: Any, alice: User) -> None:
+    turns, (_, second, _) = line
+    housekeeping.delete_session(turns[0].session)  # all learned from it
+    assert versions.rollback(alice) == second
+    assert not ready_samples(alice).exists()
+
+
+def test_who_trains_no_more_leaves_versions_behind_and_counts_nothing_again(
+    line: Any, alice: User
+) -> None:
+    turns, (first, _, third) = line
+    housekeeping.delete_session(turns[1].session)
+    User.objects.filter(pk=alice.pk).update(consent="keep")
+    alice.refresh_from_db()
+    assert versions.leave_behind(alice) == first
+    kept = turns[2].samples.get()
+    assert (kept.state, kept.adapter) == (SampleState.TRAINED, third)
 
 
 def test_when_all_versions_learned_from_it_base_answers(line: Any, alice: User) -> None:

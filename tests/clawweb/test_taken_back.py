@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from clawweb.models import AdapterVersion, ChatSession, JobState
 from clawweb.selectors.learning import adapter_json, ready_samples, receipt
-from clawweb.services import feedback, finishing, jobs
+from clawweb.services import feedback, finishing, jobs, versions
 from clawweb.services.feedback import HELD_BACK_EVERY
 from clawweb.services.notes import take_back_note
 from clawweb.views.versions import _learned
@@ -116,3 +116,15 @@ def test_what_is_left_of_a_taken_rating_is_not_kept_for_the_gate(alice):
     take_back_note(user=alice, text="Use metres.")  # the fifth row
     assert list(turn.samples.values_list("state", "held_back")) == [("claimed", False)] * 2
     assert job.job_samples.filter(sample__turn=turn).count() == 1
+
+
+def test_what_was_taken_back_too_late_says_what_learned_it_also_once_that_is_left(alice, engine):
+    turn = make_turn(alice)
+    down(turn)
+    job = claimed_job(alice)
+    finishing.leave_out_withdrawn(job)  # it trains
+    feedback.rate_turn(turn=turn, author=alice, changes={"value": None})
+    live = make_adapter(alice, 1, "live", forgot_at=timezone.now())
+    jobs.end_job(job, state=JobState.DEPLOYED, learned=live)
+    assert versions.leave_behind(alice) is None
+    assert receipt(turn)["text"] == "taken back, but learned in v1"
