@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,6 +94,40 @@ def test_asked_twice_it_is_the_same_comparison(turn) -> None:
     assert turn.session.turns.count() == 2
 
 
+def test_what_is_asked_otherwise_is_another_comparison(alice, turn) -> None:
+    blind = compared(turn)
+    assert comparisons.open_comparison(turn=turn, other="base") == blind  # whichever it is
+    again = [compared(turn, other, "again") for other in ("previous", "base", "base")]
+    assert len({blind, *again}) == 3
+    low: Any = SimpleNamespace(random=lambda: 0.0)
+    for kind in ("blind", "again"):
+        opened = comparisons.open_comparison(turn=by(alice, 2), other="base", kind=kind, chance=low)
+        assert opened.swapped == (kind == "blind")
+    comparisons.decide(comparison=blind, verdict="tie")
+    assert compared(turn) != blind
+    blind.refresh_from_db()
+    assert blind.decided_at is not None
+    assert blind.second.turn_type_from == "comparison"
+
+
+def test_a_version_that_is_of_no_use_is_neither_chosen_nor_live_here(alice, turn) -> None:
+    alice.adapters.update(base_hash="another")
+    asked = [comparisons.open_comparison(turn=by(alice, 2)).second.asked for _ in range(8)]
+    assert set(asked) == {"base"}
+    with pytest.raises(CannotCompare, match="no other version"):
+        comparisons.open_comparison(turn=by(alice, 0))
+    with pytest.raises(CannotCompare, match="another base model"):
+        comparisons.open_comparison(turn=by(alice, 0), other="live")
+
+
+def test_before_the_first_version_there_was_base_and_before_base_nothing(alice, bob) -> None:
+    make_adapter(alice, 1, AdapterState.LIVE)
+    opened = comparisons.open_comparison(turn=by(alice, 1), other="previous")
+    assert opened.second.asked == "base"
+    with pytest.raises(CannotCompare, match="nothing before it"):
+        comparisons.open_comparison(turn=by(bob, 1), other="previous")
+
+
 def test_a_failed_answer_is_asked_for_anew(turn) -> None:
     first = comparisons.open_comparison(turn=turn, other="base")
     Turn.objects.filter(pk=first.second_id).update(state=TurnState.FAILED)
@@ -118,6 +153,8 @@ def test_by_chance_any_version_but_its_own_answers(alice, versions) -> None:
         (2, "agent@v4", "another base model"),
         (2, "agent@v9", "not there"),
         (2, "yours", "Compare with"),
+        (2, "agent@v01", "Compare with"),
+        (2, "agent@v1234567890", "Compare with"),
     ],
 )
 def test_a_version_that_cannot_answer_is_refused(alice, versions, wrote, other, words) -> None:
@@ -153,6 +190,10 @@ def test_a_version_that_the_server_will_not_take_is_refused(
 def test_only_a_finished_reply_that_is_kept_can_be_compared(alice, versions) -> None:
     with pytest.raises(NothingToRate):
         comparisons.open_comparison(turn=by(alice, 2, state="streaming"))
+    with pytest.raises(NothingToRate):
+        comparisons.open_comparison(turn=by(alice, 2, state="stopped", reply=""))
+    with pytest.raises(NotRecorded):
+        comparisons.open_comparison(turn=by(alice, 2, recorded=False))
     temporary = sessions.open_session(user=alice, temporary=True)
     turn = by(alice, 2)
     ChatSession.objects.filter(pk=temporary.pk).update(temporary=True)
@@ -218,7 +259,8 @@ def test_an_old_complaint_asked_anew_moves_neither_its_chat_nor_the_list(alice, 
     comparison = compared(turn_of(alice, old.public_id), "live", "recheck")
     comparisons.decide(comparison=comparison, verdict="second")
     after = ChatSession.objects.get(pk=old.session_id)
-    assert (after.updated_at, after.closed_at) == (before.updated_at, before.closed_at)
+    for name in ("updated_at", "closed_at", "done"):
+        assert getattr(after, name) == getattr(before, name)
     comparison.second.refresh_from_db()
     assert comparison.second.turn_type == "side"
     assert len(branch(turns_json(after))) == 2
@@ -234,6 +276,12 @@ def test_a_chosen_answer_can_be_rated_and_does_not_train(turn) -> None:
 
 def test_a_verdict_is_given_once(turn) -> None:
     comparison = comparisons.open_comparison(turn=turn)
+    with pytest.raises(CannotCompare, match="both"):
+        comparisons.decide(comparison=comparison, verdict="first")
+    with pytest.raises(CannotCompare, match="both"):
+        comparisons.decide(comparison=answered(comparison, reply=""), verdict="first")
+    comparison = answered(comparison)
+    Turn.objects.filter(pk=comparison.second_id).update(state=TurnState.STREAMING)
     with pytest.raises(CannotCompare, match="both"):
         comparisons.decide(comparison=comparison, verdict="first")
     comparison = answered(comparison)

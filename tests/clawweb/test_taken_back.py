@@ -127,4 +127,4 @@ def test_what_was_taken_back_too_late_says_what_learned_it_also_once_that_is_lef
     live = make_adapter(alice, 1, "live", forgot_at=timezone.now())
     jobs.end_job(job, state=JobState.DEPLOYED, learned=live)
     assert versions.leave_behind(alice) is None
-    assert receipt(turn)["text"] == "taken back, but learned in v1"
+    assert receipt(turn)["text"] == "taken back, but learned in v1 (rolled back)"

@@ -1,0 +1,86 @@
+"""A job's row under its lease: how long it is held, what counts on from attempt to attempt."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from clawweb.config import config
+from clawweb.models import AuditEvent, SampleState, TrainingJob, TrainingSample, User
+from clawweb.selectors.policy import batch_of, training_policy
+from clawweb.services import jobs
+from tests.factories import claimed_job, down_alone, make_turn, rated
+
+pytestmark = [pytest.mark.db, pytest.mark.django_db]
+
+
+def test_a_renewed_lease_holds_for_as_long_as_a_fresh_one(alice):
+    rated(alice, 1)
+    job = claimed_job(alice)
+    TrainingJob.objects.update(lease_until=timezone.now() + timedelta(seconds=1))
+    assert jobs.renew(job)
+    job.refresh_from_db()
+    left = (job.lease_until - timezone.now()).total_seconds()
+    assert left == pytest.approx(config().lease_seconds, abs=5)
+
+
+def test_steps_of_one_attempt_follow_each_other_and_those_of_the_next_go_on(alice):
+    rated(alice, 1)
+    job = claimed_job(alice)
+    for step in (1, 2, 3):
+        jobs.record_step(job, step=step, steps=8, values={}, phase="")
+    started = TrainingJob.objects.get().started_at
+    TrainingJob.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
+    again = jobs.claim_job(job.public_id)
+    assert (again.step, again.started_at) == (0, started)
+    for step in (1, 2):
+        jobs.record_step(again, step=step, steps=8, values={}, phase="")
+    assert list(job.metrics.values_list("step", flat=True)) == [1, 2, 3, 4, 5]
+
+
+def test_only_what_nobody_holds_is_forgotten_the_oldest_first(alice, bob):
+    for user in (alice, bob):
+        rated(user, 1)
+    lapsed, queued = claimed_job(alice), jobs.queue_job(user=bob)
+    assert jobs.forgotten_jobs() == [queued]
+    TrainingJob.objects.filter(pk=lapsed.pk).update(
+        lease_until=timezone.now() - timedelta(seconds=1)
+    )
+    assert jobs.forgotten_jobs() == [lapsed, queued]
+
+
+def test_who_paused_learning_is_not_asked_about(alice, bob):
+    for user in (alice, bob):
+        rated(user, 1)
+    User.objects.filter(pk=bob.pk).update(learning_paused=True)
+    assert jobs.users_with_batches() == [alice]
+
+
+def test_a_batch_of_what_the_method_cannot_use_is_not_full(alice, monkeypatch):
+    policy = training_policy()
+    turns = rated(alice, batch_of(policy))
+    monkeypatch.setattr(jobs, "usable_among", lambda rows, *_: rows.exclude(turn=turns[0]))
+    assert jobs.queue_batch(alice) is None
+    monkeypatch.undo()
+    assert jobs.queue_batch(alice) is not None
+    assert not AuditEvent.objects.filter(action="start_job").exists()  # nobody did
+
+
+def test_a_job_writes_no_effects_to_a_sample_that_is_not_its_own(alice):
+    rated(alice, 1)
+    job = claimed_job(alice)
+    down_alone(make_turn(alice))
+    own, other = TrainingSample.objects.order_by("pk")
+    jobs.note_effects(job, {own.pk: [0.12345], other.pk: [0.5]})
+    effects = TrainingSample.objects.order_by("pk").values_list("token_effects", flat=True)
+    assert list(effects) == [[round(0.12345, 4)], None]
+
+
+def test_who_trains_no_more_has_nothing_kept_aside(alice):
+    rated(alice, 1)
+    TrainingSample.objects.update(held_back=True)
+    jobs.withdraw_consent(alice)
+    sample = TrainingSample.objects.get()
+    assert (sample.state, sample.held_back) == (SampleState.DROPPED, False)
