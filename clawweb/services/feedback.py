@@ -63,7 +63,8 @@ def rate_turn(
     )
     before = latest_feedback(turn)
     said = _merged(before, changes, turn.reply.strip())
-    if before is None and not any(said[name] for name in _GIVEN):
+    says_nothing = before is None and not any(said[name] for name in _GIVEN)
+    if says_nothing and not turn.samples.exists():  # a judge's is taken back by that
         return None
     is_new = before is None or any(getattr(before, name) != said[name] for name in _GIVEN)
     is_new = is_new or _is_put_aside(turn, before)  # said again, it is the newer one
