@@ -34,9 +34,9 @@ def copy(var: Path) -> Path | None:
     if connection.vendor != "sqlite":
         return None
     source = Path(connection.settings_dict["NAME"])
-    if disk.free_bytes() - source.stat().st_size < disk.reserve_bytes():
-        free = disk.free_bytes() // disk.MIB
-        raise NoRoom(f"no room for a copy of the database: {free} MB are free")
+    free = disk.free_bytes()
+    if free - source.stat().st_size < disk.reserve_bytes():
+        raise NoRoom(f"no room for a copy of the database: {free // disk.MIB} MB are free")
     folder = var / "backups"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for killed in folder.glob("clawweb-*.partial"):

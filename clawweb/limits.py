@@ -173,14 +173,13 @@ def book(key: ApiKey, tokens: int) -> None:
 def note_wrong_key(address: str) -> None:
     """Count a wrong key from this address; Refused when there are too many. Who has a right one is
     never held up by a neighbour."""
-    words = "Too many wrong keys from your address. Wait."
-    _note(f"limit:wrong:{_from(address)}", WRONG_KEYS, words)
+    _note("wrong", address, WRONG_KEYS, "Too many wrong keys from your address. Wait.")
 
 
 def note_attempt(what: str, address: str, most: int) -> None:
     """Count an attempt at something from this address; Refused after `most` in a minute."""
     words = "There were too many tries from your address. Wait a minute."
-    _note(f"limit:{what}:{_from(address)}", most, words)
+    _note(what, address, most, words)
 
 
 def _from(address: str) -> str:
@@ -192,9 +191,12 @@ def _from(address: str) -> str:
     return address
 
 
-def _note(name: str, most: int, words: str) -> None:
+def _note(what: str, address: str, most: int, words: str) -> None:
     try:
-        _enter([name, "-", "-"], Limits(requests=most, tokens=0, concurrent=0))
+        _enter(
+            [f"limit:{what}:{_from(address)}", "-", "-"],
+            Limits(requests=most, tokens=0, concurrent=0),
+        )
     except Refused as exc:
         wait = {"Retry-After": exc.headers["Retry-After"]}
         raise Refused(words, headers=wait) from exc

@@ -175,9 +175,9 @@ def hand_over(job: TrainingJob) -> None:
     jobs.advance(job, state=JobState.DEPLOYING, lease_token="", lease_until=None)
 
 
-def handed_over(user: User) -> tuple[TrainingJob, AdapterVersion]:
+def handed_over(user: User, *, differs: bool = True) -> tuple[TrainingJob, AdapterVersion]:
     """A job on one rating whose version waits to go live."""
     rated(user, 1)
-    job, adapter = registered(user)
+    job, adapter = registered(user, differs=differs)
     hand_over(job)
     return job, adapter

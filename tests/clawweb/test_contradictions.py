@@ -9,6 +9,7 @@ from clawweb.models import ChatSession, JobState, SampleState
 from clawweb.selectors.hints import MOST_CHARACTERS, hints_to_prompt
 from clawweb.selectors.learning import receipt
 from clawweb.services import feedback, jobs
+from tests.clawweb.test_claims import put_aside as claimed_beside
 from tests.factories import (
     claimed_job,
     comment,
@@ -29,10 +30,8 @@ def trains(job, role="new"):
 
 def put_aside(user):
     """A rating that a job put aside for a newer one, which counts again."""
-    old, new = make_turn(user), make_turn(user)
-    down(old, "too_long")
-    down(new, "too_short")
-    jobs.end_job(claimed_job(user), state=JobState.FAILED)
+    old, new, job = claimed_beside(user)
+    jobs.end_job(job, state=JobState.FAILED)
     assert receipt(old)["state"] == "superseded"
     return old, new
 

@@ -306,9 +306,7 @@ def test_a_job_does_not_end_without_its_version(alice, engine, monkeypatch):
     def away(*_):
         raise OperationalError("the server closed the connection")
 
-    rated(alice, 1)
-    job, _ = registered(alice, differs=False)
-    hand_over(job)
+    job, _ = handed_over(alice, differs=False)
     monkeypatch.setattr(versions, "refuse", away)
     with pytest.raises(OperationalError):
         deployment.deploy(job.public_id)

@@ -25,7 +25,7 @@ from clawweb.services.errors import (
     NothingToRollBack,
 )
 from rollouts.errors import EngineUnavailable
-from tests.factories import claimed_job, hand_over, make_adapter, make_turn, rated, registered
+from tests.factories import claimed_job, handed_over, make_adapter, make_turn, rated, registered
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
 
@@ -270,9 +270,7 @@ def test_what_a_job_trains_on_from_is_kept_though_it_answers_no_more(alice, engi
 
 
 def test_a_version_that_one_worker_deploys_is_no_other_workers(alice):
-    rated(alice, 1)
-    job, _ = registered(alice)
-    hand_over(job)
+    job, _ = handed_over(alice)
     mine = versions.claim_deploy(job.public_id)
     assert versions.claim_deploy(job.public_id) is None
     assert versions.jobs_to_deploy() == []
@@ -286,9 +284,7 @@ def test_a_version_that_one_worker_deploys_is_no_other_workers(alice):
 
 @pytest.mark.parametrize("end", ["takes", "ends"])
 def test_of_two_workers_that_find_a_version_at_once_one_deploys_it(alice, monkeypatch, end):
-    rated(alice, 1)
-    job, _ = registered(alice)
-    hand_over(job)
+    job, _ = handed_over(alice)
 
     def meanwhile():
         monkeypatch.undo()

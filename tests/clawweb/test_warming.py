@@ -6,8 +6,8 @@ import pytest
 
 from clawweb import deployment
 from clawweb.selectors.learning import live_adapter, policy_of
-from rollouts.errors import EngineUnavailable
-from tests.factories import hand_over, handed_over, make_turn, rated, registered
+from tests.clawweb.test_deploying import no_answer
+from tests.factories import handed_over, make_turn
 
 pytestmark = pytest.mark.django_db
 
@@ -40,9 +40,6 @@ def test_a_new_version_reads_its_users_newest_kept_chat_and_writes_next_to_nothi
 
 
 def test_a_version_that_cannot_be_warmed_up_is_live_all_the_same(alice, engine, monkeypatch):
-    async def no_answer(*_, **__):
-        raise EngineUnavailable("no answer")
-
     monkeypatch.setattr(engine, "generate", no_answer)
     job, adapter = handed_over(alice)
     deployment.deploy(job.public_id)
@@ -50,8 +47,6 @@ def test_a_version_that_cannot_be_warmed_up_is_live_all_the_same(alice, engine, 
 
 
 def test_what_did_not_go_live_is_not_warmed_up(alice, asked):
-    rated(alice, 1)
-    job, _ = registered(alice, differs=False)
-    hand_over(job)
+    job, _ = handed_over(alice, differs=False)
     deployment.deploy(job.public_id)
     assert asked == []

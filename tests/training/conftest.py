@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,21 @@ def make_sample(base: Base, number: int = 1, **changes: Any) -> Sample:
 
 def nothing() -> None:
     """A check that never ends the run."""
+
+
+class Cancelled(Exception):
+    pass
+
+
+def cancel_after(calls: int) -> Callable[[], None]:
+    """A check that ends the run when it is called once more than so often."""
+    left = iter(range(calls))
+
+    def check() -> None:
+        if next(left, None) is None:
+            raise Cancelled
+
+    return check
 
 
 def job(

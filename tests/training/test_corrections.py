@@ -13,7 +13,16 @@ from torch import Tensor
 
 from rollouts.hints import NOTE
 from rollouts.types import Sample
-from tests.training.conftest import ATOL, DEVICE, items_of, job, make_sample, nothing
+from tests.training.conftest import (
+    ATOL,
+    DEVICE,
+    Cancelled,
+    cancel_after,
+    items_of,
+    job,
+    make_sample,
+    nothing,
+)
 from training import forward
 from training.adapters import adapter_tensors
 from training.base import Base
@@ -179,15 +188,9 @@ def test_each_word_has_its_own_weight_however_a_step_is_cut(
 def test_a_cancelled_job_ends_before_each_micro_batch_of_corrections(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
-    class Cancelled(Exception):
-        pass
-
-    def cancel() -> None:
-        raise Cancelled
-
     items = items_of(base, [corrected(base, 1, WANTED)], config)
     with pytest.raises(Cancelled):
-        correction_backward(base, model, items, config, cancel)
+        correction_backward(base, model, items, config, cancel_after(0))
 
 
 def test_without_a_correction_nothing_is_added_or_measured(

@@ -10,7 +10,7 @@ from peft import PeftModel
 from torch import Tensor
 
 from rollouts.types import Sample
-from tests.training.conftest import ATOL, DEVICE, job, make_sample, nothing
+from tests.training.conftest import ATOL, DEVICE, Cancelled, cancel_after, job, make_sample, nothing
 from tests.training.test_methods import walk_away
 from training import forward
 from training.adapters import scale, snapshot, wearing
@@ -191,13 +191,7 @@ def test_each_step_of_a_set_is_held(base: Base, model: PeftModel) -> None:
 def test_a_cancelled_job_ends_while_it_is_held(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
-    class Cancelled(Exception):
-        pass
-
-    def cancel() -> None:
-        raise Cancelled
-
-    held = Liked(base, model, [*told(base, *TWO), liked(base, 1)], config, cancel)
+    held = Liked(base, model, [*told(base, *TWO), liked(base, 1)], config, cancel_after(0))
     with pytest.raises(Cancelled):
         loss(held)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from peft import PeftModel
 
-from tests.training.conftest import items_of, job, make_sample
+from tests.training.conftest import Cancelled, cancel_after, items_of, job, make_sample
 from tests.training.test_methods import walk_away
 from training.adapters import wearing
 from training.base import Base
@@ -73,14 +73,8 @@ def test_states_are_those_after_the_layers_that_are_asked_for(base: Base, model:
 
 
 def test_a_job_that_is_cancelled_reads_no_more_examples(base: Base, model: PeftModel) -> None:
-    class Cancelled(Exception):
-        pass
-
-    def check() -> None:
-        raise Cancelled
-
     with pytest.raises(Cancelled):
-        is_small_talk(base, model, said_ids(base, SAID[0]), 1.0, check)
+        is_small_talk(base, model, said_ids(base, SAID[0]), 1.0, cancel_after(0))
     assert "wish probe" not in base.cache
 
 

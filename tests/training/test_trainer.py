@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +12,17 @@ from peft import PeftModel
 from torch import Tensor
 
 from rollouts.hints import NOTE
-from tests.training.conftest import ATOL, DEVICE, hinted_kl, items_of, job, make_sample, samples
+from tests.training.conftest import (
+    ATOL,
+    DEVICE,
+    Cancelled,
+    cancel_after,
+    hinted_kl,
+    items_of,
+    job,
+    make_sample,
+    samples,
+)
 from training.adapters import adapter_tensors, attach, detach
 from training.advantages import Baseline
 from training.base import Base
@@ -284,20 +294,6 @@ def test_hints_whose_effect_nobody_asks_for_teach_the_same(base: Base, config: T
         adapters.append(weights(model))
         detach(base, model)
     assert all(torch.equal(a, b) for a, b in zip(*adapters, strict=True))
-
-
-class Cancelled(Exception):
-    pass
-
-
-def cancel_after(calls: int) -> Callable[[], None]:
-    left = iter(range(calls))
-
-    def check() -> None:
-        if next(left, None) is None:
-            raise Cancelled
-
-    return check
 
 
 @pytest.mark.parametrize("calls", [0, 1, 2, 5])
