@@ -67,8 +67,25 @@ def test_thanks_are_no_wish_and_a_wish_is_one(stack: Stack) -> None:
 
 
 @pytest.mark.stack
+def test_a_fact_is_a_hint_after_the_reply_that_it_speaks_of(stack: Stack) -> None:
+    base = load_base(stack.config.model_folder, threads=1)
+    reply = base.answer_ids("I am not sure about that.")
+    deaf = replace(CONFIG, of_talk_nats=100.0)
+    for question, fact in (
+        ("Write a short text for a wedding invitation.", "The wedding is on 12 June."),
+        ("Suggest a name for my bakery.", "The bakery is by the sea."),
+    ):
+        own, other = (
+            [[Message(role="user", content=each)]] for each in (question, "Why is the sky blue?")
+        )
+        assert idle(base, fact, own, [reply]) == 0
+        assert idle(base, fact, own, [reply], deaf) == 1  # by its words it is small talk
+        assert idle(base, fact, other, [reply]) == 1
+
+
+@pytest.mark.stack
 def test_most_of_what_the_probe_never_saw_is_told_apart(stack: Stack) -> None:
-    """docs/LOG.md, Small talk, has 1 of 75 wishes lost and 49 of 72 remarks found."""
+    """docs/LOG.md, Small talk, has 2 of 75 wishes lost and 60 of 72 remarks found."""
     base = load_base(stack.config.model_folder, threads=1)
     unseen = json.loads((HERE / "small_talk.json").read_text(encoding="utf-8"))
     lost, found = (
@@ -79,4 +96,4 @@ def test_most_of_what_the_probe_never_saw_is_told_apart(stack: Stack) -> None:
         for texts in (unseen["wishes"], unseen["small talk"])
     )
     assert lost <= 4, lost
-    assert found >= 41, found
+    assert found >= 54, found

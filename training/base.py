@@ -87,15 +87,28 @@ class Base:
         return int(str(self.cache["end id"]))
 
     def _end_id(self) -> int:
-        reply = "Good."
-        chat = [Message(role="user", content="Hi."), Message(role="assistant", content=reply)]
-        try:
-            text = self.tokenizer.apply_chat_template(template_messages(chat), tokenize=False)
-        except (ValueError, TemplateError):
-            text = ""
-        after = self.encode(text.rpartition(reply)[2]) if reply in text else ()
         own = self.tokenizer.eos_token_id
-        return next((i for i in (*after, own) if i in self.eos_ids), self.eos_ids[0])
+        return next((i for i in (*self._after_reply(), own) if i in self.eos_ids), self.eos_ids[0])
+
+    @property
+    def next_turn_ids(self) -> tuple[int, ...]:
+        """What the template writes between a reply's words and what its user says next; () where it
+        takes no second question."""
+        return self._after_reply("Well.")
+
+    def _after_reply(self, *then: str) -> tuple[int, ...]:
+        """What the template writes after a reply's words, up to what its user `then` says."""
+        reply = "Good."
+        said = [("user", "Hi."), ("assistant", reply), *(("user", words) for words in then)]
+        chat = template_messages([Message(role=role, content=words) for role, words in said])
+        try:
+            text = str(self.tokenizer.apply_chat_template(chat, tokenize=False))
+        except (ValueError, TemplateError):
+            return ()
+        if any(words not in text for words in (reply, *then)):
+            return ()
+        after = text.rpartition(reply)[2]
+        return self.encode(after.partition(then[0])[0] if then else after)
 
     def render(
         self,

@@ -87,7 +87,8 @@ class TrainConfig:
     question_tokens: int = 12  # first tokens of a reply it applies to: they set the subject
     hint_effect_min: float = 0.15  # drop a hint if less of its effect goes beyond that of "Please."
     hint_heard_min: float = 3.0  # least t value to distill hints about one kind of request
-    small_talk_nats: float = 1.5  # drop hints that are small talk by higher log-odds; 0: none
+    small_talk_nats: float = 1.0  # drop hints that are small talk by higher log-odds; 0: none
+    of_talk_nats: float = 3.0  # but not what their reply makes likelier by more: it speaks of it
     rated_tokens: int = 64  # only the first so many tokens of a rated reply train; bounds time
     reanswer_tokens: int = 56  # longest re-answer; bounds time; LOG, Recipe tuning
     reanswer_hints: str = "own"  # the reply's "own", or "collected": those said of others, too
@@ -249,7 +250,7 @@ _NOT_NEGATIVE = (
     "anchor_weight", "clip_high",
     "demonstrations", "gate_drift_margin", "gate_preference_margin", "gate_cut_margin",
     "gate_chance", "gate_length_min", "gate_repeat_margin", "small_talk_nats",
-    "hint_heard_min",
+    "of_talk_nats", "hint_heard_min",
 )  # fmt: skip
 _SHARES = (
     "beta1", "beta2", "forward_share", "clip_low", "baseline_rate", "gate_empty_max",

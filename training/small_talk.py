@@ -1,11 +1,14 @@
 """Whether what was said of a reply asks for anything. "My cat is called Tom." moves a small model
 as far as a wish does, but the base reads it otherwise: a linear probe on its hidden states
-(arXiv 1610.01644), fitted to the examples of small_talk.json, tells the two apart.
+(arXiv 1610.01644), fitted to the examples of small_talk.json, tells the two apart. Words alone do
+not say it of a bare fact ("The museum is in Bilbao."): after a reply of which it speaks it is a
+correction. So it is asked, too, how much likelier the conversation makes the words.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,9 +19,10 @@ from peft import PeftModel
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from rollouts.types import Message
 from training.base import Base
 from training.batching import Pair
-from training.forward import layer_states
+from training.forward import layer_states, replies_logprobs
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n")
 BEFORE = "The user said:"
@@ -51,6 +55,56 @@ def is_small_talk(
     called while examples are read."""
     wish_probe(base, model, check)
     return all(wish_nats(base, model, sentence) < -limit for sentence in said)
+
+
+def is_of_talk(
+    base: Base,
+    model: PeftModel | Any,
+    talk: Pair,
+    said: Sequence[tuple[int, ...]],
+    limit: float,
+    check: Callable[[], None] = lambda: None,
+) -> bool:
+    """Whether one of the sentences is likelier after this reply than after others by more than
+    `limit` nats: whoever says it speaks of the reply. `model` is to answer as the base."""
+    return any(talk_nats(base, model, talk, sentence, check) > limit for sentence in said)
+
+
+def talk_nats(
+    base: Base,
+    model: PeftModel | Any,
+    talk: Pair,
+    said: tuple[int, ...],
+    check: Callable[[], None] = lambda: None,
+) -> float:
+    """log p(said | talk) - log (1/J sum_j p(said | talk_j)), nats: the pointwise mutual information
+    of what a user says next and the talk before it, a question and its reply. The other talks are
+    those of small_talk.json. 0 where the template takes no second question."""
+    between = base.next_turn_ids
+    if not between:
+        return 0.0
+    asked, reply = talk
+    words = [token for token in reply if token not in base.eos_ids]
+    place = ("said elsewhere", said)
+    pairs: list[Pair] = [((*asked, *words, *between), said)]
+    if place not in base.cache:
+        pairs += [((*ids, *between), said) for ids in _other_talks(base)]
+    own, *elsewhere = (
+        float(logprobs_T.sum()) for logprobs_T in replies_logprobs(base, model, pairs, check)
+    )
+    if elsewhere:
+        mean = torch.logsumexp(torch.tensor(elsewhere), dim=0) - math.log(len(elsewhere))
+        base.cache[place] = float(mean)
+    return own - cast(float, base.cache[place])
+
+
+def _other_talks(base: Base) -> list[tuple[int, ...]]:
+    """Each question and its reply, up to the reply's last word."""
+    talks: list[tuple[str, str]] = _told()["talks"]
+    return [
+        (*base.render([Message(role="user", content=question)]), *base.encode(reply))
+        for question, reply in talks
+    ]
 
 
 def wish_nats(base: Base, model: PeftModel | Any, said: tuple[int, ...]) -> float:
@@ -86,9 +140,12 @@ def example_features(
 
 def examples() -> list[tuple[str, float]]:
     """Each sentence of small_talk.json, and what it is: 1 a wish, -1 small talk."""
-    told = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-    kinds = (("wishes", 1.0), ("small talk", -1.0))
+    told, kinds = _told(), (("wishes", 1.0), ("small talk", -1.0))
     return [(part, kind) for name, kind in kinds for text in told[name] for part in sentences(text)]
+
+
+def _told() -> Any:
+    return json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ from training.forward import (
     read_once,
     response_hidden,
 )
-from training.small_talk import is_small_talk
+from training.small_talk import is_of_talk, is_small_talk
 
 
 class Effect(NamedTuple):
@@ -101,12 +101,15 @@ class Teacher:
         ]
 
     def _is_small_talk(self, item: Item, check: Callable[[], None]) -> bool:
-        """Whether what was said asks for nothing, however far it moves the base."""
-        limit = self._config.small_talk_nats
-        if not limit or not item.said_ids:
+        """Whether what was said neither asks for anything nor speaks of the reply, however far it
+        moves the base."""
+        base, model, said, config = self._base, self._model, item.said_ids, self._config
+        if not config.small_talk_nats or not said:
             return False
-        with wearing(self._model, None):
-            return is_small_talk(self._base, self._model, item.said_ids, limit, check)
+        with wearing(model, None):
+            return is_small_talk(
+                base, model, said, config.small_talk_nats, check
+            ) and not is_of_talk(base, model, item.plain, said, config.of_talk_nats, check)
 
     def hidden(self, group: Sequence[Item]) -> Tensor:
         """Hidden states on the replies, (N, H), row by row. Of replies that no hint teaches the

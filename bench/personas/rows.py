@@ -66,9 +66,12 @@ def _is_same(shorter: dict[str, Any], longer: dict[str, Any]) -> bool:
 
 
 def _made_with(row: dict[str, Any]) -> dict[str, Any]:
-    """Settings that came after the row were what they are by default."""
+    """Settings that came after the row were what they are by default; of what is small talk that
+    one is nothing to these people, whose wishes come nowhere near."""
     made: dict[str, Any] = row.get("made_with", {})
-    return {**made, "config": asdict(TrainConfig()) | made.get("config", {})}
+    default = asdict(TrainConfig())
+    same = {"small_talk_nats": default["small_talk_nats"]}
+    return {**made, "config": default | made.get("config", {}) | same}
 
 
 def are_alike(some: Cells, others: Cells) -> bool:

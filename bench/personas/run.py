@@ -95,6 +95,8 @@ def is_present(row: dict[str, Any]) -> bool:
         then["trainer"] = now["trainer"]
         if then["config"]["kto_beside"] == KTO_BESIDE:
             then["config"]["kto_beside"] = now["config"]["kto_beside"]
+    # No wish of these people comes near small talk (docs/LOG.md, Small talk).
+    then["config"]["small_talk_nats"] = now["config"]["small_talk_nats"]
     if not is_liked_beside(row):
         then["config"] |= {name: now["config"][name] for name in beside}
     if then["config"]["hint_effect_min"] in IN_NATS:

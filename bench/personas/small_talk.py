@@ -6,7 +6,9 @@ By the probe of `training.small_talk`: at some limits the share of wishes that a
 small talk that is found. First of the probe's own examples, ten parts of them each by a probe that
 was fitted to the others; then of small_talk.json beside this script, which nothing was fitted to
 nor chosen on; then of what the simulated people and the tests say, by a probe without it. And what
-is nearest to the wrong side.
+is nearest to the wrong side. Last, what speaks of the reply before it ("of the reply", a question
+and what was said of the answer), the same after another question's reply, and small talk: how many
+are taken for small talk by their words, and how many still after the reply was looked at.
 """
 
 from __future__ import annotations
@@ -17,9 +19,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
+from peft import PeftModel
 
 from bench.personas.people import PEOPLE
+from rollouts.types import Message
+from training.adapters import attach
 from training.base import Base, load_base
+from training.batching import Pair
+from training.config import TrainConfig
+from training.sampling import sample_replies
 from training.small_talk import (
     Probe,
     example_features,
@@ -28,6 +36,7 @@ from training.small_talk import (
     fitted,
     said_ids,
     sentences,
+    talk_nats,
 )
 
 LIMITS = (3.0, 2.0, 1.5, 1.0, 0.5, 0.0)
@@ -35,6 +44,10 @@ PARTS = 10
 SHOWN = 12
 REMARKS = ["My cat is called Tom.", "Today is Tuesday.", "I like the colour blue."]
 
+OTHER = 7  # questions on
+OF_TALK = (3.0, 4.0, 5.0, 6.0)  # nats
+
+Said = tuple[str, str]  # a question, and what was said of its reply
 Judged = list[tuple[float, str]]  # nats and words, lowest first
 
 
@@ -44,9 +57,10 @@ def main() -> None:
     told = Examples(load_base(parser.parse_args().base, threads=1))
     tell("the probe's examples, ten parts", *told.crosswise())
     unseen = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
-    tell("not looked at", *(told.judged(texts) for texts in unseen.values()))
+    tell("not looked at", *(told.judged(unseen[name]) for name in ("wishes", "small talk")))
     people = sorted({wish.hint for person in PEOPLE.values() for wish in person.wishes})
     tell("the simulated people", told.judged(people), told.judged(REMARKS))
+    tell_of_replies(told, unseen["of the reply"], unseen["small talk"])
 
 
 class Examples:
@@ -91,6 +105,42 @@ class Examples:
             for which in (1.0, -1.0)
         )
         return wishes, remarks
+
+
+def tell_of_replies(told: Examples, spoken: Sequence[Said], remarks: Sequence[str]) -> None:
+    """Each after the base's reply to its question, or to the one `OTHER` on."""
+    base, questions = told.base, [question for question, _ in spoken]
+    said = [words for _, words in spoken]
+    model = attach(base, TrainConfig(), None)
+    talks = talks_of(base, model, questions)
+    elsewhere = [*talks[OTHER:], *talks[:OTHER]]
+    after = [talks[place % len(talks)] for place in range(len(remarks))]
+    kinds = {
+        "of the reply": (said, talks),
+        "of another": (said, elsewhere),
+        "small talk": (remarks, after),
+    }
+    for name, (texts, before) in kinds.items():
+        words = {text: nats for nats, text in told.judged(texts)}
+        context = [
+            max(talk_nats(base, model, talk, sentence) for sentence in said_ids(base, text))
+            for text, talk in zip(texts, before, strict=True)
+        ]
+        print(f"{name}: {len(texts)}")
+        for limit in LIMITS:
+            low = [nats for text, nats in zip(texts, context, strict=True) if words[text] < -limit]
+            kept = {least: sum(nats > least for nats in low) for least in OF_TALK}
+            print(f"  by more than {limit}: {len(low)}, of these kept by their reply: {kept}")
+        print("  by their reply:", shown(sorted(zip(context, texts, strict=True))), flush=True)
+
+
+def talks_of(base: Base, model: PeftModel, questions: Sequence[str]) -> list[Pair]:
+    """Each question and the beginning of the base's reply."""
+    prompts = [base.render([Message(role="user", content=question)]) for question in questions]
+    replies = sample_replies(
+        base, model, prompts, temperature=0.7, max_new_tokens=48, seed=0, check=lambda: None
+    )
+    return [(prompt, reply.ids) for prompt, reply in zip(prompts, replies, strict=True)]
 
 
 def tell(name: str, wishes: Judged, remarks: Judged) -> None:

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from peft import PeftModel
 
+from rollouts.types import Message
 from tests.training.conftest import Cancelled, cancel_after, items_of, job, make_sample
 from tests.training.test_methods import walk_away
+from training import small_talk
 from training.adapters import wearing
 from training.base import Base
 from training.config import TrainConfig
-from training.forward import layer_states
+from training.forward import layer_states, response_logprobs
 from training.small_talk import (
     BEFORE,
     DEPTHS,
     RIDGE,
     features,
     fitted,
+    is_of_talk,
     is_small_talk,
     said_ids,
     sentences,
+    talk_nats,
     wish_nats,
 )
 from training.teacher import Teacher
@@ -135,6 +141,67 @@ def test_one_wish_among_the_sentences_is_enough(base: Base, model: PeftModel) ->
     limit = -(nats[lowest] + nats[highest]) / 2
     for text, is_none in ((lowest, True), (f"{lowest} {highest}", False), (highest, False)):
         assert is_small_talk(base, model, said_ids(base, text), limit) == is_none
+
+
+def test_a_reply_makes_likelier_what_speaks_of_it(base: Base, model: PeftModel) -> None:
+    prompt, reply = base.render([Message(role="user", content="Hi.")]), base.encode("Yes.")
+    said = base.encode(" No.")
+    between = base.encode("<|im_end|>\n<|im_start|>user\n")
+
+    def found(*before: int) -> float:
+        return float(response_logprobs(base, model, (before, said)).sum())
+
+    told = json.loads(Path(small_talk.__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    others = [
+        found(
+            *base.render([Message(role="user", content=question)]), *base.encode(answer), *between
+        )
+        for question, answer in told["talks"]
+    ]
+    assert len(others) == 6
+    mean = math.log(sum(map(math.exp, others)) / 6)
+    own = found(*prompt, *reply, *between)
+    assert talk_nats(base, model, (prompt, reply), said) == pytest.approx(own - mean, abs=1e-3)
+    # The end is the template's to write, once; and the other talks are not asked again.
+    ended = (prompt, (*reply, *base.eos_ids))
+    assert talk_nats(base, model, ended, said) == pytest.approx(own - mean, abs=1e-3)
+    for limit, speaks in ((own - mean - 0.01, True), (own - mean + 0.01, False)):
+        assert is_of_talk(base, model, ended, [said], limit) == speaks
+    assert not is_of_talk(base, model, ended, [], -100)
+
+
+def test_nothing_speaks_of_a_reply_that_takes_no_answer(
+    base: Base, model: PeftModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk, said = (base.encode("Hi."), base.encode("Yes.")), base.encode(" No.")
+    for template in ("{{ messages[0].content }}", "{{ raise_exception('one question') }}"):
+        monkeypatch.setattr(base.tokenizer, "chat_template", template)
+        assert base.next_turn_ids == ()
+        assert talk_nats(base, model, talk, said) == 0
+
+
+def test_what_speaks_of_its_reply_teaches_whatever_its_words_are(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    given = [
+        make_sample(base, 40 * place + number, hint=hint)
+        for place, hint in enumerate(SAID)
+        for number in range(40)
+    ]
+    settings = replace(config, small_talk_nats=1e-6, hint_effect_min=1e-9)
+    limit, item = max(
+        (
+            (talk_nats(base, model, item.plain, *item.said_ids), item)
+            for item in items_of(base, given, settings)
+            if wish_nats(base, model, *item.said_ids) < 0
+        ),
+        key=lambda found: found[0],
+    )
+    assert limit > 0.01
+    walk_away(model)  # the base is asked
+    for of_talk, is_none in ((limit + 1e-3, True), (limit - 1e-3, False)):
+        teacher = Teacher(base, model, replace(settings, of_talk_nats=of_talk))
+        assert (teacher.effects([item])[0].own == 0) == is_none
 
 
 def test_a_job_drops_small_talk_with_its_thumb(
