@@ -90,6 +90,17 @@ def test_prompt_memory_holds_from_the_next_reply_on(stage: Stage) -> None:
     assert stage.asked == 2 + 2  # the turns, as one hint came; before any, and at 4
 
 
+def test_what_replies_are_about_is_asked_at_first_from_32_on_and_at_the_end(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cell, "learn", lambda *_: None)
+    monkeypatch.setattr(Cell, "gate", lambda _: None)
+    monkeypatch.setattr(Cell, "answering", lambda cell: (object(), ()))  # always somebody else
+    for turns, asked in ((64, ["0", "32", "64"]), (16, ["0", "16"])):
+        row = cell_of(stage, "combine").run(turns)
+        assert [n for n, found in row["evals"].items() if "about" in found] == asked
+
+
 def test_who_changes_their_mind_likes_whatever_comes_before(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,4 +130,10 @@ def test_what_keeps_a_wish_and_answers_nothing_is_told_apart() -> None:
     hinted = row_of("hinted", evals={"0": {**end, "satisfied": 0.8}})
     shown = table([row, hinted])
     assert f"| short | {DEFAULT} | 1 | 0.75 | 0.50 |" in shown
-    assert "| the same after 32 by replies of their question (below): 0.95 | 0.500 (short" in shown
+    told = "| the same after 32 by replies of their question (below): 0.95 | 0.500 (short"
+    assert told in shown
+    later = {**end, "about": [40.0] * 4}  # a longer row is asked what it was after 32
+    longer = {**row, "turns": 64, "evals": {**row["evals"], "64": later}}
+    assert (kept_of_question(longer), kept_of_question(longer, 32)) == ((0.75, 0.75), (0.75, 0.5))
+    assert kept_of_question(longer, 16) is None
+    assert told in table([longer, hinted])

@@ -102,9 +102,10 @@ def _satisfied(cells: Cells, people: Sequence[str], turns: int, aim: float) -> l
 def _satisfied_of_question(cells: Cells, people: Sequence[str]) -> list[str]:
     """The last of these once more, by replies that answer what was asked."""
     turns, aim = SATISFIED[-1]
-    ran = [cell for cell in of(cells, recipe=DEFAULT) if last(cell) == str(turns)]
+    ran = of(cells, recipe=DEFAULT)
     found = {
-        p: [both[1] for c in of(ran, person=p) if (both := kept_of_question(c))] for p in people
+        p: [both[1] for c in of(ran, person=p) if (both := kept_of_question(c, turns))]
+        for p in people
     }
     each = _medians(found)
     words = f"the same after {turns} by replies of their question (below): {aim:.2f}"

@@ -37,6 +37,7 @@ AHEAD = 8  # turns that are answered in one go
 MOST_SHOWN = 4  # hints in a prompt
 ASIDE_EVERY, ASIDE = 5, 8  # ratings that the product keeps for its gate: services/feedback.py
 EVALS = (0, 4, 8, 16, 32, 64)
+ABOUT_FROM = 32  # rated turns: what replies are about takes two passes over each
 
 
 class Cell:
@@ -82,9 +83,11 @@ class Cell:
             done = then
             if done in self.asked_at or done == turns:
                 evals[str(done)] = self.evaluate()
+                if with_gate and done >= ABOUT_FROM:
+                    self.add_about(evals[str(done)])
             print(self.label, done, json.dumps(evals.get(str(done))), self.updates[-1:], flush=True)
-        if with_gate and "about" not in (end := evals[str(done)]):
-            end["about"] = self.about()
+        if with_gate:
+            self.add_about(evals[str(done)])
         cell = {
             "recipe": self.recipe.name,
             "person": self.person.name,
@@ -321,8 +324,7 @@ class Cell:
 
     def examine(self) -> dict[str, Any]:
         prompts = [asked(question, self.shown()) for question in self.held_out]
-        replies = self.lab.ask(prompts, self.policy, seed=self.seed * 10_000 + 5000)
-        self.replies = replies
+        self.replies = replies = self.lab.ask(prompts, self.policy, seed=self.seed * 10_000 + 5000)
         answers = [answer_of(*pair) for pair in zip(self.held_out, replies, strict=True)]
         kept = [self.person.is_satisfied(answer) for answer in answers]
         found: dict[str, Any] = {
@@ -347,9 +349,13 @@ class Cell:
             losses += (-self.logprobs(question, reply, [self.person.hint])).tolist()
         return statistics.fmean(losses)
 
+    def add_about(self, found: dict[str, Any]) -> None:
+        if "about" not in found:
+            found["about"] = self.about()
+
     def about(self) -> list[float]:
         """Of the last replies, up to HELD_OUT, how much likelier its own question makes each than
-        the next one, in nats by the base. Two passes over each reply: asked at the ends alone."""
+        the next one, in nats by the base."""
         base = self.lab.base
         prompts = [base.render(asked(question)) for question in self.held_out[:HELD_OUT]]
         replies = [tuple(reply.response_ids) for reply in self.replies[:HELD_OUT]]

@@ -168,10 +168,11 @@ def question_shares(cells: Cells, recipe: str) -> list[tuple[str, float]]:
     return found
 
 
-def kept_of_question(cell: dict[str, Any]) -> tuple[float, float] | None:
-    """Of its last replies the share that pass, and the share that pass and are of their question:
-    after it likelier by `OWN_NATS` or more than after another. None of rows that did not ask."""
-    end = cell["evals"][last(cell)]
+def kept_of_question(cell: dict[str, Any], turns: int | None = None) -> tuple[float, float] | None:
+    """Of its replies after `turns`, or its last ones, the share that pass, and the share that pass
+    and are of their question: after it likelier by `OWN_NATS` or more than after another. None of
+    rows that did not ask."""
+    end = cell["evals"].get(last(cell) if turns is None else str(turns), {})
     if not (about := end.get("about")):
         return None
     passed = end["passed"][: len(about)]
