@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from peft import PeftModel
 
+from rollouts.hints import prompted_messages
 from rollouts.types import Sample
 from tests.training.conftest import job, make_sample, nothing
 from tests.training.test_kto import thumbs
@@ -128,12 +129,19 @@ def test_what_was_thought_before_the_newest_wish_was_told_says_nothing_of_it(
     other = make_sample(base, 8, hint="No lists.")
     assert rested(*long_ones, brief, liked(5), bare, other) == []
     assert rested(*long_ones, brief, liked(5), other, liked(9)) == [4, 8, 9]
-    followed = {"prompted_hints": ("Be long.",), "reward": 1.0, "hint": None}
-    obeyed = [make_sample(base, n, **followed) for n in (2, 9)]
+
+    def prompted(number: int, **changes: object) -> Sample:
+        messages = make_sample(base, number).messages
+        prompt_ids = base.render(prompted_messages(messages, ("Be long.",)))
+        more = {"prompt_ids": prompt_ids, "prompted_hints": ("Be long.",), **changes}
+        return replace(liked(number), **more)  # type: ignore[arg-type]
+
+    obeyed = [prompted(n) for n in (2, 9)]
     assert rested(obeyed[0], liked(3), brief) == []  # no word of the user's
     assert rested(brief, liked(5), obeyed[1]) == []  # it is the newest wish, told with a reply
-    undone = make_sample(base, 9, **followed, taken_back=("Be long.",))
+    undone = prompted(9, taken_back=("Be long.",))
     assert rested(brief, liked(5), undone) == [4, 5]
+    assert rested(brief, liked(5), replace(undone, hint="Be brief.")) == [4, 5, 9]  # a word
     both = make_sample(base, 9, hint="Be brief. No lists.")
     assert rested(brief, other, liked(8), both) == [4, 8, 8, 9]  # nothing new
     shouted = make_sample(base, 9, hint="no lists!\nBE BRIEF")
@@ -141,6 +149,10 @@ def test_what_was_thought_before_the_newest_wish_was_told_says_nothing_of_it(
     apart = [make_sample(base, n, hint=hint) for n, hint in ((4, "简短。"), (5, "不要列表！"))]
     joint = make_sample(base, 9, hint="简短。不要列表。")
     assert rested(*apart, liked(8), joint) == [4, 5, 8, 9]
+    wordless = make_sample(base, 9, hint="?!")
+    assert rested(brief, other, liked(8), wordless) == [4, 8, 8, 9]
+    also = make_sample(base, 9, hint="Be brief.", correction="Tea.")
+    assert rested(brief, liked(5), also) == [4, 5, 9]  # what was written says no more
     reverse = make_sample(base, 9, hint="lists.")
     assert rested(brief, other, liked(8), reverse) == []  # its words stand in an older wish
     assert rested(both, liked(10), brief) == [9, 10, 4]
