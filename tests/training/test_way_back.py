@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from training.base import Base
 from training.config import HINT_TOKENS, TrainConfig
 from training.drift import Wishes, asked, drift, drift_limit
 from training.forward import logits, response_hidden
-from training.gate import decide, measure
+from training.gate import Measure, decide, measure
 from training.way_back import LEAST_SHARE, step_back, way_measure
 
 PROMPTS = ("one?", "two?", "three?")
@@ -69,7 +70,10 @@ def test_a_version_beyond_the_limit_is_moved_back_until_it_passes(
 
 
 def teach_to_repeat(base: Base, model: PeftModel, *, steps: int) -> None:
-    reply = base.encode("la" * 12)
+    teach(base, model, base.encode("la" * 12), steps=steps)
+
+
+def teach(base: Base, model: PeftModel, reply: Sequence[int], *, steps: int) -> None:
     pairs = [(base.render(asked(prompt)), reply) for prompt in PROMPTS]
     targets_N = torch.tensor([*reply] * len(PROMPTS), device=DEVICE)
     optimizer = torch.optim.Adam(list(adapter_tensors(model).values()), lr=0.02)
@@ -142,6 +146,57 @@ def test_a_parent_that_repeats_itself_allows_no_more(
     parent = save_version(model, tmp_path / "v1").path
     assert not decide(measure(base, model, parent, (), PROMPTS, Wishes(), free, nothing)).accepted
     assert step_back(base, model, parent, PROMPTS, Wishes(), free, nothing) < 0.7
+
+
+def test_how_many_replies_may_be_cut_off_goes_by_the_parents(
+    base: Base,
+    model: PeftModel,
+    config: TrainConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (end,) = base.encode("x")  # the tiny model's own end token cannot be taught
+    monkeypatch.setattr(base.model.generation_config, "eos_token_id", end)
+    free = dataclasses.replace(config, gate_drift_margin=1e6, gate_chance=0.0)
+    endless = snapshot(model)  # as the base
+    teach(base, model, [end], steps=10)
+    parent = save_version(model, tmp_path / "v1").path
+
+    def cut_off(known: Path | None) -> Measure:
+        found = measure(base, model, known, (), PROMPTS, Wishes(), free, nothing)
+        return next(each for each in found if each.measure == "cut_off")
+
+    assert cut_off(None).value == 0.0  # each ends at once
+    for known, limit, ok, share in ((None, 1.0, None, 1.0), (parent, 0.1, False, LEAST_SHARE)):
+        scale(model, endless, share=1.0)
+        found = cut_off(known)
+        assert (found.value, found.limit, found.ok) == (1.0, pytest.approx(limit), ok)
+        assert step_back(base, model, known, PROMPTS, Wishes(), free, nothing) == share
+
+
+def test_each_try_goes_a_fiftieth_closer_at_least_and_a_fifth_where_replies_fail(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    free = dataclasses.replace(config, gate_drift_margin=1e6, gate_tokens=24)
+    teach_to_repeat(base, model, steps=4)
+    end = snapshot(model)
+    share = step_back(base, model, None, PROMPTS, Wishes(), free, nothing)
+    assert share in [pytest.approx(0.8**tries) for tries in range(1, 6)]
+    scale(model, end, share=0.2)
+    near = allowing(base, model, config, share=0.999)
+    assert step_back(base, model, None, PROMPTS, Wishes(), near, nothing) == pytest.approx(0.98)
+
+
+@pytest.mark.parametrize("margin", [10.0, 0.01])
+def test_what_is_left_of_a_version_is_as_it_will_be_saved(
+    base: Base, model: PeftModel, config: TrainConfig, margin: float
+) -> None:
+    shake(model, 0.1)
+    settings = dataclasses.replace(config, gate_drift_margin=margin)
+    share = step_back(base, model, None, PROMPTS, Wishes(), settings, nothing)
+    assert (share < 1.0) == (margin == 0.01)
+    for tensor in adapter_tensors(model).values():
+        assert torch.equal(tensor, tensor.bfloat16().float())
 
 
 def test_what_drifts_too_far_even_then_is_left_to_the_gate(
