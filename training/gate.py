@@ -221,7 +221,7 @@ def judged(
     own: ReplyFigures, parent: ReplyFigures, base: ReplyFigures, config: TrainConfig
 ) -> list[Measure]:
     """Repetition is held against the base: against the parent, each version could add its own."""
-    cut_limit = min(1.0, parent.cut + config.gate_cut_margin + _chance(own, parent, config))
+    cut_limit = parent.cut + config.gate_cut_margin + _chance(own, parent, config)
     repeat_limit = base.repeats + config.gate_repeat_margin
     return [
         _at_most("empty", own.empty, config.gate_empty_max, "of its test replies are empty"),

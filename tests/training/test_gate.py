@@ -12,7 +12,7 @@ from peft import PeftModel
 
 from rollouts.hints import prompted_messages
 from rollouts.types import Demonstration, Message
-from tests.training.conftest import DEVICE, make_sample, nothing
+from tests.training.conftest import DEVICE, Cancelled, cancel_after, make_sample, nothing
 from training.adapters import adapter_tensors, attach, detach, round_to_saved, save_version
 from training.base import Base, load_base
 from training.config import TrainConfig
@@ -134,6 +134,14 @@ def test_preference_needs_two_of_each(base: Base, model: PeftModel, config: Trai
     found = gate(base, model, config, held_back=held_back)["preference"]
     assert (found.value, found.ok) == (None, None)
     assert "not measured" in found.text
+    empty = {"response_ids": (), "rollout_logprobs": ()}
+    rest = [make_sample(base, n, reward=r) for n, r in enumerate((1.0, -1.0), 4)]
+    for reward in (1.0, -1.0):  # two of it, but one has nothing to measure
+        given = [*rest, make_sample(base, 6, reward=-reward), make_sample(base, 7, reward=reward)]
+        whole = gate(base, model, config, held_back=given)["preference"]
+        given[-1] = replace(given[-1], **empty)
+        silent = gate(base, model, config, held_back=given)["preference"]
+        assert (whole.ok, silent.ok) == (True, None)
 
 
 def test_preference_is_the_gain_of_liked_over_disliked_per_token(
@@ -196,6 +204,8 @@ def test_a_version_that_prefers_disliked_replies_is_refused(
     assert None not in values
     assert values[0] == pytest.approx(-(values[1] or 0.0))
     assert [(w.limit, w.ok) for w in ways] == [(-0.05, (w.value or 0.0) >= -0.05) for w in ways]
+    for way in ways:
+        assert ("became more likely" in way.text) == ((way.value or 0.0) > 0)
 
 
 @pytest.mark.parametrize(
@@ -280,6 +290,10 @@ def test_the_cut_off_limit_allows_for_chance_in_few_replies() -> None:
     found = by_name(judged(own, FINE, FINE, TrainConfig(gate_chance=2.0)))["cut_off"]
     assert found.limit == pytest.approx(0.2 + 0.1 + 0.409878, rel=1e-5)
     assert found.ok is True
+    # (30 * 0.4 + 10 * 0.2) / 40 = 0.35; 2 sqrt(0.35 * 0.65 * (1/30 + 1/10)) = 0.348329
+    more = replace(own, count=30)
+    found = by_name(judged(more, FINE, FINE, TrainConfig(gate_chance=2.0)))["cut_off"]
+    assert found.limit == pytest.approx(0.2 + 0.1 + 0.348329, rel=1e-5)
 
 
 def test_where_the_parents_replies_hardly_end_it_is_not_judged_whether_they_do() -> None:
@@ -351,6 +365,15 @@ def test_the_gate_can_be_stopped(base: Base, model: PeftModel, config: TrainConf
 
     with pytest.raises(Stop):
         measure(base, model, None, (), PROMPTS, Wishes(), config, check)
+
+
+def test_the_gate_can_be_stopped_between_replies_that_were_held_back(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    gate(base, model, config)  # the rest is known
+    held_back = [make_sample(base, n, reward=r) for n, r in enumerate((1.0, 1.0, -1.0, -1.0), 1)]
+    with pytest.raises(Cancelled):
+        measure(base, model, None, held_back, PROMPTS, Wishes(), config, cancel_after(5))
 
 
 def test_the_shipped_prompts_are_there() -> None:
