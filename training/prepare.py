@@ -151,7 +151,7 @@ def _item(
         correction_weights=weights,
         boost=config.hint_boost if again.isdisjoint(sample.lessons) else config.hint_boost_again,
         rollout_logprobs=tuple((sample.rollout_logprobs or ())[: config.rated_tokens])
-        if has_logprobs and (advantage is not None or config.distils_tokens)
+        if has_logprobs
         else None,
         temperature=sample.temperature,
         advantage=advantage,

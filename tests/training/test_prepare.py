@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rollouts.hints import prompted_messages
-from rollouts.types import Message, Sample
+from rollouts.hints import prompted_messages, unasked_messages
+from rollouts.types import Demonstration, Message, Sample
 from tests.training.conftest import make_sample
 from training.advantages import Baseline
 from training.base import Base, load_base
@@ -76,6 +76,29 @@ def test_a_sample_that_can_train_does(base: Base, changes: dict[str, Any]) -> No
     assert dropped == {}
 
 
+def test_a_reply_that_just_fits_trains(base: Base) -> None:
+    sample = make_sample(base, 1, **THUMB_ONLY)
+    whole = len(sample.prompt_ids) + len(sample.response_ids)
+    assert only_item(base, sample, max_tokens=whole).response_ids == tuple(sample.response_ids)
+    _, dropped = prepare(base, [sample], TrainConfig(max_tokens=whole - 1), baseline=Baseline())
+    assert dropped == {1: "too_long"}
+
+
+def test_a_teachers_prompt_leaves_room_for_what_trains_of_the_reply_and_for_another(
+    base: Base,
+) -> None:
+    shown = Demonstration(question="Why?", answer="So it is, said the fox to the crow.")
+    sample = make_sample(base, 1, demonstrations=(shown,))
+    reply = len(sample.response_ids)
+    prompt = only_item(base, sample).teacher_prompt_ids
+    for rated, again, room in ((64, 1, reply), (64, reply + 9, reply + 9), (5, 1, 5)):
+        settings = {"rated_tokens": rated, "reanswer_tokens": again}
+        fits = only_item(base, sample, max_tokens=len(prompt) + room, **settings)
+        assert fits.teacher_prompt_ids == prompt
+        tight = only_item(base, sample, max_tokens=len(prompt) + room - 1, **settings)
+        assert tight.teacher_prompt_ids == only_item(base, make_sample(base, 1)).teacher_prompt_ids
+
+
 def test_a_hinted_sample_has_a_teacher_and_its_thumb_counts_beside_it(base: Base) -> None:
     sample = make_sample(base, 1)
     (item,), _ = prepare(base, [sample], TrainConfig(), baseline=Baseline())
@@ -129,6 +152,27 @@ def test_a_hint_without_a_user_message_to_hang_on_drops_its_sample_alone(base: B
     odd = make_sample(base, 1, messages=said, prompt_ids=base.render(said))
     items, dropped = prepare(base, [odd, make_sample(base, 2)], TrainConfig(), baseline=Baseline())
     assert ([item.sample_id for item in items], dropped) == ([2], {1: "hint_no_effect"})
+
+
+def test_a_hint_that_the_template_refuses_drops_its_sample_alone(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    strict = tmp_path / "strict.jinja"
+    refusal = (
+        "{% if 'No lists.' in messages[-1]['content'] %}{{ raise_exception('no') }}{% endif %}"
+    )
+    strict.write_text(refusal + TEMPLATE)
+    base = load_base(tiny_folder, device="cpu", chat_template=strict)
+    given = [make_sample(base, 1, hint="No lists."), make_sample(base, 2)]
+    items, dropped = prepare(base, given, TrainConfig(), baseline=Baseline())
+    assert ([item.sample_id for item in items], dropped) == ([2], {1: "hint_no_effect"})
+
+
+def test_hints_that_cannot_have_stood_in_the_prompt_drop_their_sample_alone(base: Base) -> None:
+    said = [Message(role="system", content="Say something.")]
+    odd = make_sample(base, 1, messages=said, prompt_ids=base.render(said), prompted_hints=NOTES)
+    items, dropped = prepare(base, [odd, make_sample(base, 2)], TrainConfig(), baseline=Baseline())
+    assert ([item.sample_id for item in items], dropped) == ([2], {1: "template_changed"})
 
 
 def test_what_another_template_took_and_this_one_refuses_is_dropped_alone(
@@ -277,6 +321,21 @@ def test_tools_and_their_calls_are_rendered_as_the_server_does(tool_base: Base) 
     assert call in hinted
     assert hinted.startswith('{"type"')
     assert "q\n\n[user's hint / instruction]\nPlease answer in one word." in hinted
+
+
+def test_without_its_hints_or_its_question_a_prompt_keeps_its_tools_and_its_date(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    dated = tmp_path / "dated.jinja"
+    dated.write_text("Today is {{ strftime_now('%d %b %Y') }}.\n" + TOOL_TEMPLATE)
+    base = load_base(tiny_folder, device="cpu", chat_template=dated)
+    at, asked = datetime(2020, 2, 1, 12, tzinfo=UTC), [Message(role="user", content="q")]
+    prompt_ids = base.render(prompted_messages(asked, NOTES), TOOLS, at)
+    asked_so = {"messages": asked, "tools": TOOLS, "at": at, "prompt_ids": prompt_ids}
+    sample = make_sample(base, 1, prompted_hints=NOTES, **asked_so)
+    item = only_item(base, sample, question_boost=0.5)
+    assert item.prompt_ids == base.render(asked, TOOLS, at)
+    assert item.unasked_prompt_ids == base.render(unasked_messages(asked), TOOLS, at)
 
 
 @pytest.mark.parametrize("changes", [{"tools": ()}, {"tools": [TOOLS[0], TOOLS[0]]}])
