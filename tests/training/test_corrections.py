@@ -222,6 +222,33 @@ def test_a_long_correction_trains_on_its_beginning(base: Base, config: TrainConf
     assert kept(correction_tokens=4096) == ids
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_the_end_is_taught_unless_a_limit_had_ended_the_reply(
+    base: Base, config: TrainConfig, ended: bool
+) -> None:
+    end = base.eos_ids[:1]
+    said = (*base.encode("Boil it in water, and"), *(end if ended else ()))
+    sample = corrected(base, 1, "Yes! Boil it in water,", response_ids=said)
+    (item,) = items_of(base, [sample], config)
+    assert item.correction_weights[0] == 1.0
+    assert (item.correction_ids[-1:] == end) == ended
+
+
+def test_of_a_correction_no_more_is_learned_than_has_room_after_its_prompt(
+    base: Base, config: TrainConfig
+) -> None:
+    reply = " ".join(f"word{number}" for number in range(30))
+    sample = corrected(base, 1, f"Yes! {reply} Well?", response_ids=base.encode(reply))
+    words = base.answer_ids(sample.correction or "")
+    short = replace(config, correction_tokens=16)
+    (whole,) = items_of(base, [sample], short)
+    assert whole.correction_ids == words
+    for room in (len(words), len(words) - 1, len(words) - 2):
+        tight = replace(short, max_tokens=len(sample.prompt_ids) + room)
+        (cut,) = items_of(base, [sample], tight)
+        assert cut.correction_ids == words[:room]
+
+
 def test_a_correction_that_leaves_no_room_is_told_as_far_as_it_is_learned(
     base: Base, config: TrainConfig
 ) -> None:
