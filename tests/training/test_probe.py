@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from peft import PeftModel
 
 from tests.training.conftest import DEVICE
 from training.adapters import adapter_tensors, attach, detach, save_version
@@ -39,3 +41,15 @@ def test_the_probe_holds_what_the_saved_version_says(
     detach(base, again)
     assert probe["adapter_logprobs"] != pytest.approx(probe["base_logprobs"], abs=1e-2)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["v1", "v1.probe.json"]
+
+
+def test_the_probe_is_exact_where_the_trainer_computes_in_bf16(
+    base: Base, model: PeftModel, tmp_path: Path
+) -> None:
+    half = replace(base, autocast_dtype=torch.bfloat16)
+    written = []
+    for number, one in enumerate((base, half)):
+        path = tmp_path / f"{number}.probe.json"
+        write_probe(one, model, path)
+        written.append(json.loads(path.read_text()))
+    assert written[0] == written[1]
