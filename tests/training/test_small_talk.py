@@ -23,6 +23,7 @@ from training.small_talk import (
     BEFORE,
     DEPTHS,
     RIDGE,
+    examples,
     features,
     fitted,
     is_of_talk,
@@ -65,6 +66,14 @@ def test_the_more_states_the_less_each_weighs() -> None:
     assert twice(given.repeat(1, 2)).tolist() == pytest.approx(once(given).tolist(), rel=1e-3)
 
 
+def test_a_state_that_is_the_same_in_all_examples_says_nothing() -> None:
+    kinds = torch.tensor([-1.0, 1.0])
+    once = fitted(torch.tensor([[0.0], [2.0]]), kinds)
+    beside = fitted(torch.tensor([[0.0, 7.0], [2.0, 7.0]]), kinds)
+    found = beside(torch.tensor([[2.0, 7.0]]))
+    assert 0 < float(found) < float(once(torch.tensor([[2.0]])))  # the other weighs less beside it
+
+
 def test_states_are_those_after_the_layers_that_are_asked_for(base: Base, model: PeftModel) -> None:
     prompt, reply = base.encode("one two"), base.encode(" three")
     found_NF = layer_states(base, model, [(prompt, reply)], (0.0, 0.5, 1.0))
@@ -82,6 +91,16 @@ def test_a_job_that_is_cancelled_reads_no_more_examples(base: Base, model: PeftM
     with pytest.raises(Cancelled):
         is_small_talk(base, model, said_ids(base, SAID[0]), 1.0, cancel_after(0))
     assert "wish probe" not in base.cache
+
+
+def test_wishes_and_small_talk_are_told_apart_by_their_sign() -> None:
+    kinds = dict(examples())
+    assert set(kinds.values()) == {1.0, -1.0}
+    assert (kinds["Please use bullet points."], kinds["My dog is called Rex."]) == (1.0, -1.0)
+
+
+def test_a_sentence_is_read_as_it_stands_after_a_word(base: Base) -> None:
+    assert said_ids(base, "Hi. Be brief!") == (base.encode(" Hi."), base.encode(" Be brief!"))
 
 
 def test_what_has_no_words_is_no_sentence(base: Base) -> None:
