@@ -9,9 +9,17 @@ import torch
 from peft import PeftModel
 
 from rollouts.hints import NOTE
-from tests.training.conftest import items_of, job, make_sample
+from tests.training.conftest import (
+    DEVICE,
+    Cancelled,
+    cancel_after,
+    items_of,
+    job,
+    make_sample,
+)
+from tests.training.test_gate import shake
 from tests.training.test_methods import walk_away
-from training.adapters import snapshot
+from training.adapters import snapshot, wearing
 from training.base import Base
 from training.candidates import each_hint, nearest, overlap
 from training.config import TrainConfig
@@ -41,6 +49,39 @@ def test_the_candidate_that_the_student_can_nearly_say_is_chosen(
     assert chosen.teacher_prompt_ids == item.prompt_ids
     assert chosen.other_prompts_ids == ()
     assert (chosen.said_ids, chosen.others_said_ids) == ((), ())  # it says nothing
+
+
+@pytest.mark.parametrize("teacher", ["base", "parent"])
+@torch.no_grad()
+def test_the_student_is_as_it_is_now_and_the_teacher_as_it_was(
+    base: Base, model: PeftModel, config: TrainConfig, teacher: str
+) -> None:
+    config = replace(config, topk=16)
+    walk_away(model)
+    parent = snapshot(model) if teacher == "parent" else None
+    shake(model, 0.1)
+
+    def likeliest(prompt: tuple[int, ...], reply: tuple[int, ...]) -> list[set[int]]:
+        logits_TV = model(input_ids=torch.tensor([[*prompt, *reply]], device=DEVICE)).logits[0]
+        rows_TK = logits_TV[len(prompt) - 1 : -1].topk(config.topk).indices
+        return [set(row) for row in rows_TK.tolist()]
+
+    hints = ("Be brief.", "Use lists, please.", "zz zzz!", "One word.")
+    chosen = set()
+    for number, text in enumerate(("tea", "a longer one", "no!", "1, 2 and 3", "Hm?", "ok ok"), 1):
+        reply = base.encode(text)
+        changes = {"response_ids": reply, "rollout_logprobs": [-1.0] * len(reply)}
+        sample = make_sample(base, number, hint=hints[0], other_hints=hints[1:], **changes)
+        (item,) = items_of(base, [sample], config)
+        own = likeliest(*item.plain)
+        ways = each_hint(item)
+        with wearing(model, parent):
+            theirs = [likeliest(*way.taught) for way in ways]
+        shared = [sum(len(a & b) for a, b in zip(own, each, strict=True)) for each in theirs]
+        best = shared.index(max(shared))
+        assert nearest(base, model, ways, config, parent) == ways[best]
+        chosen.add(best)
+    assert len(chosen) > 1  # now this one, now that one
 
 
 def test_the_chosen_hints_own_words_are_asked_whether_they_are_small_talk(
@@ -79,8 +120,16 @@ def test_a_candidate_that_does_nothing_is_not_chosen_where_another_does_somethin
         assert nearest(base, model, each_hint(item), settings) != wished
         teacher = Teacher(base, model, settings)
         assert teacher.with_chosen_hint(item) == wished
+        fresh = Teacher(base, model, settings)  # what was tried meanwhile is not what it teaches
+        torch.testing.assert_close(teacher.hidden([wished]), fresh.hidden([wished]))
         result, _ = job(base, model, [sample], settings)
         assert (result.trained, result.dropped) == ((1,), {})
+
+
+def test_a_cancelled_job_chooses_no_hint(base: Base, model: PeftModel, config: TrainConfig) -> None:
+    (item,) = items_of(base, [make_sample(base, 1, other_hints=["One word."])], config)
+    with pytest.raises(Cancelled):
+        Teacher(base, model, config).with_chosen_hint(item, cancel_after(0))
 
 
 def test_candidates_that_all_do_nothing_are_told_apart_by_their_overlap(
