@@ -128,6 +128,25 @@ def test_the_best_of_the_newest_four_are_shown_and_none_that_the_hint_leaves_as_
     assert shown({2: 0.0, 3: -1.0, 4: 2.0}) == ["question 4"]
 
 
+def test_what_can_be_no_example_takes_no_examples_place(
+    base: Base, model: PeftModel, shows: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits_by(monkeypatch)
+    disliked = [make_sample(base, number) for number in range(3, 7)]
+    given = [liked(base, 2), *disliked]
+    (taught,) = with_demonstrations(base, model, [make_sample(base, 1)], given, shows)
+    assert [each.question for each in taught.demonstrations] == ["question 2"]
+
+
+def test_an_example_is_shown_without_the_spaces_around_it(
+    base: Base, model: PeftModel, shows: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits_by(monkeypatch)
+    given = [liked(base, 2, " So it is.\n")]
+    (taught,) = with_demonstrations(base, model, [make_sample(base, 1)], given, shows)
+    assert taught.demonstrations == (Demonstration(question="question 2", answer="So it is."),)
+
+
 def test_each_hint_has_its_own_examples(
     base: Base, model: PeftModel, shows: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
