@@ -102,6 +102,35 @@ def test_a_teacher_is_held_to_the_question_of_hinted_replies_alone(
 
 
 @torch.no_grad()
+def test_a_teacher_is_held_to_the_question_without_a_boost_of_the_hint(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    config = replace(config, question_boost=0.5, question_tokens=2, hint_boost=0.0)
+    (item,) = items_of(base, [make_sample(base, 1)], config)
+    hinted, plain, unasked = (
+        logits(base, response_hidden(base, base.model, [(ids, item.response_ids)]))
+        for ids in (item.teacher_prompt_ids, item.prompt_ids, item.unasked_prompt_ids)
+    )
+    wanted = hinted.clone()
+    wanted[:2] += 0.5 * (plain - unasked)[:2]
+    found = logits(base, Teacher(base, model, config).hidden([item]))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_what_was_forgotten_is_read_anew(base: Base, model: PeftModel, config: TrainConfig) -> None:
+    brief, formal = (
+        items_of(base, [make_sample(base, 1, hint=hint)], config)[0] for hint in (BRIEF, FORMAL)
+    )
+    teacher = Teacher(base, model, config)
+    first = teacher.hidden([brief])
+    teacher.forget()
+    again = teacher.hidden([formal])  # the same reply, taught something else by now
+    assert not torch.allclose(again, first, atol=1e-2)
+    torch.testing.assert_close(again, Teacher(base, model, config).hidden([formal]))
+
+
+@torch.no_grad()
 def test_a_hints_own_share_is_what_no_mere_note_does(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
