@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,16 @@ from peft import PeftModel
 from torch import Tensor
 
 from rollouts.types import Sample
-from tests.training.conftest import ATOL, DEVICE, job, make_sample, nothing, samples
+from tests.training.conftest import (
+    ATOL,
+    DEVICE,
+    Cancelled,
+    cancel_after,
+    job,
+    make_sample,
+    nothing,
+    samples,
+)
 from tests.training.test_methods import (
     grad_logprobs,
     same,
@@ -148,6 +157,21 @@ def test_the_base_is_asked_once_in_a_job(base: Base, model: PeftModel, config: T
     same(taken_gradients(model), asked_again)
     assert step({}) == 12
     same(taken_gradients(model), asked_again)
+
+
+def test_a_cancelled_job_ends_before_each_micro_batch_of_ktos_and_of_its_reference(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    walk_away(model)
+    settings = with_method(config, "kto", micro_batch_tokens=1)
+    items = items_of(base, samples(base, 3), settings)
+
+    def step(check: Callable[[], None]) -> None:
+        kto_backward(base, model, items, settings, check, weights=weights_of(items), known={})
+
+    step(cancel_after(3 + 3))
+    with pytest.raises(Cancelled):
+        step(cancel_after(3 + 2))
 
 
 def test_kto_weighs_both_kinds_of_thumbs_the_same() -> None:

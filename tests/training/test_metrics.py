@@ -78,6 +78,8 @@ def test_a_steps_numbers_by_hand() -> None:
     assert (found.clip_share, found.kl_base, found.correction_nll) == (3 / 6, 1 / 4, 6 / 3)
     assert (found.entropy, found.policy_lag) == (5 / 20, 3 / 5)  # what is fresh lags behind nothing
     assert (found.response_length, found.cut_share) == ((5 + 9) / 2, 1 / 2)
+    at_once = step_metrics(items, sums, seconds=0.0, **about)  # type: ignore[arg-type]
+    assert at_once.tokens_per_second == pytest.approx(20e9)  # by a clock that stood still
     one = step_metrics(items[:1], sums, seconds=4.0, **about)  # type: ignore[arg-type]
     assert (one.reward_std, one.cut_share) == (None, None)
 
