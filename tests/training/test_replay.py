@@ -83,6 +83,19 @@ def test_collected_hints_stand_before_the_own_newest_last(base: Base, config: Tr
         "Two.\nFour.\nFive.\nOne.\nThree.",
         "Two.\nThree.\nFive.\nOne.\nFour.",
     ]
+    items, _ = prepare(base, given[5:6], config, baseline=Baseline())
+    (text,) = taught(base, under_collected(base, items, given, config))
+    assert text == "Three.\nFour.\nFive.\nOne.\nOf one reply."  # the newest four
+
+
+def test_hints_that_a_reply_followed_are_collected_in_their_order(
+    base: Base, config: TrainConfig
+) -> None:
+    followed = {"hint": None, "reward": 1.0, "prompted_hints": ("Two.", "Three.")}
+    given = [make_sample(base, 1, hint="One."), *samples(base, 3, **followed)[1:]]
+    items, _ = prepare(base, given[:1], config, baseline=Baseline())
+    (text,) = taught(base, under_collected(base, items, given, config))
+    assert text == "Two.\nThree.\nOne."
 
 
 def test_a_correction_stands_beside_what_was_said_again(base: Base, config: TrainConfig) -> None:
