@@ -196,7 +196,6 @@ def fitted(features_NF: Tensor, kinds_N: Tensor) -> Probe:
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
-    with torch.enable_grad():
-        optimizer.step(loss)  # type: ignore[no-untyped-call]
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
     w_F, b = w_F.detach(), b.detach()
     return lambda given_NF: (given_NF - mean_F) / scale_F @ w_F + b

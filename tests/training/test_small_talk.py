@@ -66,6 +66,13 @@ def test_the_more_states_the_less_each_weighs() -> None:
     assert twice(given.repeat(1, 2)).tolist() == pytest.approx(once(given).tolist(), rel=1e-3)
 
 
+def test_it_is_fitted_where_no_gradients_are_asked_for_as_well() -> None:
+    given, kinds = torch.tensor([[0.0], [2.0]]), torch.tensor([-1.0, 1.0])
+    with torch.no_grad():
+        found = fitted(given, kinds)(given)
+    assert found.tolist() == fitted(given, kinds)(given).tolist()
+
+
 def test_a_state_that_is_the_same_in_all_examples_says_nothing() -> None:
     kinds = torch.tensor([-1.0, 1.0])
     once = fitted(torch.tensor([[0.0], [2.0]]), kinds)
