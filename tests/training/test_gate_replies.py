@@ -8,12 +8,12 @@ from unittest.mock import Mock
 import pytest
 from peft import PeftModel
 
-from tests.training.conftest import nothing
+from tests.training.conftest import Cancelled, cancel_after, nothing
 from tests.training.test_gate import PROMPTS, gate
 from training.base import Base
 from training.config import TrainConfig
 from training.drift import Wishes
-from training.gate import measure
+from training.gate import measure, reply_measures
 from training.sampling import Reply, sample_replies
 
 
@@ -46,3 +46,17 @@ def test_a_reply_of_the_end_token_alone_is_empty(
     said.append(Reply(ids=base.eos_ids[:1], is_finished=True))
     monkeypatch.setattr("training.gate.sample_replies", lambda *_, **__: said)
     assert gate(base, model, config)["empty"].value == pytest.approx(1 / 3)
+
+
+def test_the_gate_can_be_stopped_while_it_asks_what_was_asked(
+    base: Base, model: PeftModel, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = [Reply(ids=base.encode("a"), is_finished=False)] * len(PROMPTS)
+    monkeypatch.setattr("training.gate.sample_replies", lambda *_, **__: said)
+    # Of its own replies after their own prompts, and after others; then of the base's.
+    for checks in range(4):
+        base.cache.clear()
+        with pytest.raises(Cancelled):
+            reply_measures(base, model, None, PROMPTS, config, cancel_after(checks))
+    base.cache.clear()
+    assert reply_measures(base, model, None, PROMPTS, config, cancel_after(4))

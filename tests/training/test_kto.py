@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -86,6 +87,22 @@ def test_the_steps_gradient_is_that_of_ktos_loss(
     loss = kto_backward(base, model, items, settings, nothing, weights=weights_of(items), known={})
     assert loss == pytest.approx(float(wanted_loss.detach()), rel=1e-5)
     same(taken_gradients(model), wanted, atol=10 * ATOL)  # they are up to 0.1
+
+
+@pytest.mark.parametrize("far", [-0.01, 0.01])
+def test_a_reply_alone_is_held_against_no_other(
+    base: Base, model: PeftModel, config: TrainConfig, far: float
+) -> None:
+    walk_away(model, far)
+    (item,) = items_of(base, samples(base, 1, hint=None), with_method(config, "kto"))
+    own = float(response_logprobs(base, model, item.plain).sum())
+    with model.disable_adapter():
+        ratio = own - float(response_logprobs(base, model, item.plain).sum())
+    assert (ratio > 0.1) == (far < 0)
+    loss = kto_backward(
+        base, model, [item], with_method(config, "kto"), nothing, weights=(1.0, 1.0), known={}
+    )
+    assert loss == pytest.approx(1 / (1 + math.exp(-0.1 * ratio)), rel=1e-4)  # 1 - sigmoid(-b r)
 
 
 @pytest.mark.parametrize("method", ["kto", "apo_zero_unpaired"])
