@@ -61,7 +61,7 @@ def _grow(judgement: Judgement, turn: Turn) -> None:
     known, now = judgement.next_turn.input_messages, turn.input_messages
     if len(now) > len(known) and now[: len(known)] == known:
         unasked = Judgement.objects.filter(
-            pk=judgement.pk, state=JudgementState.WAITING, lease_token="", attempts=0
+            pk=judgement.pk, state=JudgementState.WAITING, attempts=0
         )
         unasked.update(next_turn=turn)
 
