@@ -366,7 +366,7 @@ def cancel_job(job: TrainingJob) -> bool:
     go live when that is tried again. False when it is over."""
     queued = TrainingJob.objects.filter(pk=job.pk, state=JobState.QUEUED)
     with transaction.atomic():
-        if queued.update(lease_token=str(uuid.uuid4()), cancel_requested=True):
+        if queued.update(lease_token=str(uuid.uuid4())):
             job.refresh_from_db()
             end_job(
                 job,

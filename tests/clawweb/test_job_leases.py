@@ -8,10 +8,10 @@ import pytest
 from django.utils import timezone
 
 from clawweb.config import config
-from clawweb.models import AuditEvent, SampleState, TrainingJob, TrainingSample, User
+from clawweb.models import AuditEvent, JobState, SampleState, TrainingJob, TrainingSample, User
 from clawweb.selectors.policy import batch_of, training_policy
-from clawweb.services import jobs
-from tests.factories import claimed_job, down_alone, make_turn, rated
+from clawweb.services import feedback, jobs
+from tests.factories import claimed_job, down_alone, make_turn, rated, up
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
 
@@ -84,3 +84,22 @@ def test_who_trains_no_more_has_nothing_kept_aside(alice):
     jobs.withdraw_consent(alice)
     sample = TrainingSample.objects.get()
     assert (sample.state, sample.held_back) == (SampleState.DROPPED, False)
+
+
+def test_what_was_rated_anew_stays_replaced_when_training_is_declined(alice):
+    (turn,) = rated(alice, 1)
+    up(turn)
+    jobs.withdraw_consent(alice)
+    states = TrainingSample.objects.order_by("pk").values_list("state", flat=True)
+    assert list(states) == [SampleState.SUPERSEDED, SampleState.DROPPED]
+
+
+def test_a_thumb_that_waited_for_its_reason_while_a_job_was_cancelled_is_not_new(alice):
+    """Who cancels has seen it; `refused` counts it as new (test_jobs.py)."""
+    waits = make_turn(alice)
+    feedback.rate_turn(turn=waits, author=alice, changes={"value": -1})
+    rated(alice, 8)
+    jobs.end_job(claimed_job(alice), state=JobState.CANCELLED)
+    later = timezone.now() + timedelta(hours=1)
+    waits.samples.update(settles_at=later, state=SampleState.READY)
+    assert jobs.queue_batch(alice) is None
