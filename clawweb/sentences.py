@@ -156,8 +156,9 @@ def said(text: str) -> str:
 
 
 def written(number: str) -> str:
-    """With the decimal sign of the reader's language."""
-    return number.replace(".", get_format("DECIMAL_SEPARATOR"))
+    """With the decimal sign of the reader's language, and a space before "%" where it has one."""
+    number = number.replace(".", get_format("DECIMAL_SEPARATOR"))
+    return _("%(n)s%%") % {"n": number[:-1]} if number.endswith("%") else number
 
 
 def _known(text: str) -> str | None:

@@ -161,5 +161,5 @@ def _words(status: dict[str, Any]) -> str:
         )
     if status["percent"] is not None:
         known = {"percent": status["percent"], "n": status["agreement"].of}
-        words.append(_("agrees with %(percent)s %% of %(n)s ratings") % known)
+        words.append(_("agrees with %(percent)s%% of %(n)s ratings") % known)
     return "; ".join(words)

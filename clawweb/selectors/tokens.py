@@ -134,7 +134,7 @@ def _look(kind: str, value: float | None) -> tuple[str, str]:
 
 def _likelihood_words(chance: float, value: float) -> str:
     share = f"{100 * chance:.0f}" if chance >= 0.1 else f"{100 * chance:.2g}"
-    return _("%(share)s %% likely (log-prob %(value)s)") % {
+    return _("%(share)s%% likely (log-prob %(value)s)") % {
         "share": written(share),
         "value": written(f"{value:.2f}"),
     }

@@ -21,7 +21,7 @@ from clawweb.selectors.agent import LikeRate, like_rates
 from clawweb.selectors.comparisons import win_rates
 from clawweb.selectors.learning import adapter_json, adapters_of, agent_status, fits
 from clawweb.selectors.trials import trial_of
-from clawweb.sentences import said
+from clawweb.sentences import said, written
 from rollouts.errors import RolloutError
 
 STEP, LANE, EDGE = 72, 52, 36  # of the drawing, in its own units; a word has room at its edge
@@ -112,7 +112,7 @@ def _tested(row: dict[str, Any]) -> dict[str, Any]:
         if value is None:
             return ""
         is_share = row["measure"] in _ARE_SHARES
-        return f"{value:.0%}" if is_share else str(floatformat(value, -3))
+        return written(f"{value:.0%}") if is_share else str(floatformat(value, -3))
 
     return {
         **row,

@@ -74,7 +74,7 @@ def test_it_says_what_answers_whether_it_is_better_and_what_came_of_each_note(lo
         rates.last.get_by_role("img", name=re.compile(r"\d+ %, between \d+ and \d+ %"))
     ).to_be_visible()
     wins = better.get_by_role("row").filter(has_text="v2 against v1")
-    expect(wins).to_contain_text("50 % of 2")
+    expect(wins).to_contain_text("50% of 2")
     expect(wins).to_contain_text("(too few)")
     funnel = page.get_by_role("region", name="How far your ratings got")
     expect(funnel.locator("progress")).to_have_count(4)

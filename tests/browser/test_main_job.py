@@ -236,7 +236,7 @@ def try_half_of_the_chat(page: Page) -> None:
     page.goto("/adapters/")
     page.get_by_label("Let v1 answer a part of your chat").select_option("50")
     page.get_by_role("button", name="Try it: version 1").click()
-    expect(page.get_by_text("v1 answers 50 % of your chat")).to_be_visible()
+    expect(page.get_by_text("v1 answers 50% of your chat")).to_be_visible()
     page.goto("/chat/")
     turn = page.locator(".turn").last
     for _ in range(16):

@@ -89,7 +89,7 @@ def test_likelihoods_are_said_as_shares(alice: User) -> None:
     seen = tokens.heat(turn, tokens.LIKELIHOOD)
     assert seen is not None
     assert [t.level for t in seen.tokens] == ["", "rare1", "rare4", "rare5"]
-    assert [t.words.split(" likely")[0] for t in seen.tokens] == ["95 %", "50 %", "4 %", "0.1 %"]
+    assert [t.words.split(" likely")[0] for t in seen.tokens] == ["95%", "50%", "4%", "0.1%"]
 
 
 def test_the_prompt_shows_the_models_own_signs(alice: User) -> None:

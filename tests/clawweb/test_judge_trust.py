@@ -242,8 +242,8 @@ def test_the_settings_say_how_often_the_judge_agrees(client, alice, judge):
     assert "it is not known how often the judge agrees" in page(client, alice, "/settings/")
     judged_and_rated(alice, 3, 12)
     text = page(client, alice, "/settings/")
-    assert "agrees with your own ratings in 25 % of 12 replies" in text
-    assert "less than 60 %, so for now it does not count for you" in text
+    assert "agrees with your own ratings in 25% of 12 replies" in text
+    assert "less than 60%, so for now it does not count for you" in text
 
 
 def test_the_first_screen_says_that_a_judge_reads(client, alice, bob, judge):

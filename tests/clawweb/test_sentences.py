@@ -75,6 +75,20 @@ def test_numbers_have_the_decimal_sign_of_the_language() -> None:
             assert f"+0{sign}25" in tokens._look(tokens.EFFECT, 0.25)[1]
 
 
+@pytest.mark.usefixtures("valkey_server", "engine")
+def test_a_share_has_a_space_before_its_sign_in_german_alone(client: Client, alice: User) -> None:
+    """In what a test says, of each word of a reply, and on a page."""
+    kept = way_measure(0.6).text
+    make_adapter(alice, 1)
+    client.force_login(alice)
+    for language, share in (("en", "%d%%"), ("de", "%d %%")):
+        page = client.get("/adapters/", headers={"Accept-Language": language})
+        assert f">{share % 20}</option>" in page.content.decode()
+        with translation.override(language):
+            assert share % 60 in said(kept)
+            assert share % 50 in tokens._look(tokens.LIKELIHOOD, -0.69)[1]
+
+
 def test_what_the_gate_says_is_known() -> None:
     good = ReplyFigures(empty=0.0, cut=0.1, length=30.0, repeats=0.02, count=12, question=40.0)
     vague = replace(good, question=None)

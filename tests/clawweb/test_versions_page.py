@@ -67,7 +67,7 @@ def test_the_page_says_what_each_version_learned_and_how_it_is_liked(alice, page
     up(make_turn(alice, version=1))
     text = page()
     assert "1 liked, 2 disliked, 1 corrected" in text
-    assert "100 % liked (21 to 100 %), 1 vote" in text
+    assert "100% liked (21 to 100%), 1 vote" in text
     assert "(too few)" in text
 
 
@@ -142,6 +142,6 @@ def test_a_trial_is_shown_beside_the_live_version(alice, page) -> None:
     for vote in (up, down):
         vote(make_turn(alice, version=2, trial=True))
     text = page()
-    assert "v2 answers 30 % of your chat" in text
-    assert "50 % liked" in text
+    assert "v2 answers 30% of your chat" in text
+    assert "50% liked" in text
     assert "Try it: version 2" not in text
