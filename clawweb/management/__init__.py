@@ -5,19 +5,33 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
-from django.db import InterfaceError, OperationalError, ProgrammingError
+from django.db import DatabaseError, InterfaceError, OperationalError, ProgrammingError
+
+from clawweb.services.outage import outage
+
+_NO_TABLES = (
+    "`make run` makes its tables, or brings them up to date; without CLAWWEB_DATABASE_URL it is "
+    "a file below CLAWWEB_VAR."
+)
+_NO_FILE = "Without CLAWWEB_DATABASE_URL it is a file below CLAWWEB_VAR, which `make run` makes."
+_READ_ONLY = "Call this as the user who may write the database's file and the folder it lies in."
 
 
 class OverRows(BaseCommand):
-    """A command that reads or writes rows. A database that is away, or has no tables yet, is said
-    in words; with `--traceback` as Django says it."""
+    """A command that reads or writes rows. A database that is away, cannot be written, or has no
+    tables yet, is said in words; with `--traceback` as Django says it."""
 
     def execute(self, *args: Any, **options: Any) -> Any:
         try:
             return super().execute(*args, **options)
         except (InterfaceError, OperationalError, ProgrammingError) as error:
-            raise CommandError(
-                f"The database says: {str(error).strip()}\n"
-                "`make run` makes its tables, or brings them up to date; without "
-                "CLAWWEB_DATABASE_URL it is a file below CLAWWEB_VAR."
-            ) from error
+            said = str(error).strip()
+            raise CommandError(f"The database says: {said}\n{_what_to_do(error, said)}") from error
+
+
+def _what_to_do(error: DatabaseError | InterfaceError, said: str) -> str:
+    if "unable to open" in said:
+        return _NO_FILE
+    if "readonly" in said:
+        return _READ_ONLY
+    return str(outage(error) or _NO_TABLES)

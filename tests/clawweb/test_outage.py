@@ -8,10 +8,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import IntegrityError, InterfaceError, OperationalError
+from django.core.management import CommandError, call_command
+from django.db import IntegrityError, InterfaceError, OperationalError, ProgrammingError
 from django.test import AsyncClient, Client
 
 from clawweb import tasks, valkey
+from clawweb.management import OverRows
 from clawweb.models import User
 from clawweb.orm import in_db
 from clawweb.services import accounts, jobs
@@ -145,3 +147,29 @@ def test_a_queue_that_nobody_reads_does_not_grow_with_each_sweep(
         tasks._sweep_jobs()
         assert sent == [(job.public_id,)]
         client.delete("gpu")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OperationalError("no such table: clawweb_user"), "`make run` makes its tables"),
+        (ProgrammingError('relation "clawweb_user" does not exist'), "`make run` makes its tables"),
+        (OperationalError("unable to open database file"), "a file below CLAWWEB_VAR"),
+        (OperationalError("database or disk is full"), "The disk of this installation is full"),
+        (OperationalError("attempt to write a readonly database"), "the user who may write"),
+        (OperationalError("database is locked"), "The database does not answer right now"),
+    ],
+    ids=str,
+)
+def test_a_command_is_told_what_its_database_lacks(error: Exception, words: str) -> None:
+    class Command(OverRows):
+        requires_system_checks = ()
+
+        def handle(self, *_: Any, **__: Any) -> None:
+            raise error
+
+    with pytest.raises(CommandError) as told:
+        call_command(Command())
+    said, does = str(told.value).splitlines()
+    assert said == f"The database says: {error}"
+    assert words in does
