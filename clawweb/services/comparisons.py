@@ -10,11 +10,13 @@ import random
 import re
 
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from clawweb.events import changed
 from clawweb.models import (
+    FINISHED,
     AdapterVersion,
     ChatSession,
     Comparison,
@@ -59,7 +61,8 @@ def open_comparison(
         waiting = Comparison.objects.filter(first=turn, kind=kind, verdict="")
         if kind != Comparison.BLIND:
             waiting = waiting.filter(second__asked=asked)
-        waiting.filter(second__state=TurnState.FAILED).delete()
+        silent = Q(second__state__in=FINISHED, second__reply="")  # stopped before its first word
+        waiting.filter(silent | Q(second__state=TurnState.FAILED)).delete()
         return waiting.first() or _open(user, turn, asked, kind, chance)
 
 
@@ -149,8 +152,10 @@ def decide(*, comparison: Comparison, verdict: str) -> None:
     """The user's verdict, once: "first", "second", "tie" or "neither". A second reply that is
     preferred joins the conversation, which goes on from it; old complaints stay as they are."""
     turns = Turn.objects.filter(pk__in=[comparison.first_id, comparison.second_id])
-    if any(not turn.is_finished or not turn.reply for turn in turns):
+    if not all(turn.is_finished for turn in turns):
         raise CannotCompare(_("Wait until both replies are there."))
+    if not all(turn.reply for turn in turns):
+        raise CannotCompare(_("No other answer came. Close this, and compare again."))
     decided = Comparison.objects.filter(pk=comparison.pk, verdict="").update(
         verdict=verdict, decided_at=timezone.now()
     )

@@ -90,8 +90,9 @@ export class Comparison {
   }
 
   paint() {
-    const isReady = !this.answers.second.isUnfinished && this.answers.second.turn.reply !== "";
-    for (const button of this.part("verdicts").children) button.disabled = !isReady;
+    const { isUnfinished, turn } = this.answers.second;
+    this.part("verdicts").hidden = !isUnfinished && turn.reply === ""; // that can only be closed
+    for (const button of this.part("verdicts").children) button.disabled = isUnfinished;
   }
 
   async decide(verdict) {

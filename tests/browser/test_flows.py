@@ -290,6 +290,24 @@ def test_who_chooses_another_answer_says_nothing_bad_about_that_one(look: Look) 
     assert said[-1][1]["comment"] == "no tomatoes"
 
 
+def test_where_no_other_answer_came_there_is_nothing_to_choose(look: Look) -> None:
+    page = open_chat(look, "Tomatoes on a balcony")
+    first = page.request.get(f"/api/turns/{page.locator('.turn').last.get_attribute('id')}").json()
+    pair = {"id": "cmp-1", "kind": "again", "verdict": None, "order": ["first", "second"]}
+    silent = {"id": "turn-other", "reply": "", "html": "", "state": "stopped", "error": ""}
+    pair |= {"first": first, "second": first | silent}
+    page.route("**/api/turns/*/compare", lambda route: route.fulfill(json=pair))
+    page.route("**/api/comparisons/*", lambda route: route.fulfill(status=204))
+    page.evaluate("document.dispatchEvent(new CustomEvent('version', { detail: 99 }))")
+    page.get_by_role("button", name="Try your last question again with v99").click()
+    shown = page.locator(".comparison")
+    now = shown.get_by_role("group", name="Now")
+    expect(now.get_by_text("No answer came.")).to_be_visible()
+    expect(shown.get_by_role("button")).to_have_text(["Close"])
+    shown.get_by_role("button", name="Close").click()
+    expect(shown).to_have_count(0)
+
+
 def test_a_message_too_long_for_the_model_offers_no_vain_second_try(look: Look) -> None:
     page = open_chat(look, "Tomatoes on a balcony")
     turn = page.locator(".turn").last

@@ -128,9 +128,10 @@ def test_before_the_first_version_there_was_base_and_before_base_nothing(alice, 
         comparisons.open_comparison(turn=by(bob, 1), other="previous")
 
 
-def test_a_failed_answer_is_asked_for_anew(turn) -> None:
+@pytest.mark.parametrize(("end", "reply"), [(TurnState.FAILED, "a"), (TurnState.STOPPED, "")])
+def test_an_answer_that_never_came_is_asked_for_anew(turn, end, reply) -> None:
     first = comparisons.open_comparison(turn=turn, other="base")
-    Turn.objects.filter(pk=first.second_id).update(state=TurnState.FAILED)
+    Turn.objects.filter(pk=first.second_id).update(state=end, reply=reply)
     again = comparisons.open_comparison(turn=turn, other="base")
     assert list(Comparison.objects.all()) == [again]
     assert again.second_id != first.second_id
@@ -278,7 +279,7 @@ def test_a_verdict_is_given_once(turn) -> None:
     comparison = comparisons.open_comparison(turn=turn)
     with pytest.raises(CannotCompare, match="both"):
         comparisons.decide(comparison=comparison, verdict="first")
-    with pytest.raises(CannotCompare, match="both"):
+    with pytest.raises(CannotCompare, match="No other answer came"):
         comparisons.decide(comparison=answered(comparison, reply=""), verdict="first")
     comparison = answered(comparison)
     Turn.objects.filter(pk=comparison.second_id).update(state=TurnState.STREAMING)
