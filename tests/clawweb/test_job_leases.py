@@ -8,9 +8,19 @@ import pytest
 from django.utils import timezone
 
 from clawweb.config import config
-from clawweb.models import AuditEvent, JobState, SampleState, TrainingJob, TrainingSample, User
+from clawweb.models import (
+    AuditEvent,
+    Consent,
+    DropReason,
+    JobState,
+    SampleState,
+    TrainingJob,
+    TrainingSample,
+    User,
+)
 from clawweb.selectors.policy import batch_of, training_policy
 from clawweb.services import feedback, jobs
+from clawweb.services.errors import LeaseLost, NothingReady
 from tests.factories import claimed_job, down_alone, make_turn, rated, up
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
@@ -103,3 +113,47 @@ def test_a_thumb_that_waited_for_its_reason_while_a_job_was_cancelled_is_not_new
     later = timezone.now() + timedelta(hours=1)
     waits.samples.update(settles_at=later, state=SampleState.READY)
     assert jobs.queue_batch(alice) is None
+
+
+def test_who_lost_a_job_notes_nothing_of_its_samples(alice):
+    rated(alice, 1)
+    job = claimed_job(alice)
+    sample = TrainingSample.objects.get()
+    TrainingJob.objects.update(lease_token="another worker's")
+    for note, what in ((jobs.note_effects, {sample.pk: [0.5]}), (jobs.note_reanswers, [sample.pk])):
+        with pytest.raises(LeaseLost):
+            note(job, what)
+    sample.refresh_from_db()
+    assert sample.token_effects is None
+    assert list(job.job_samples.values_list("role", flat=True)) == ["new"]
+
+
+def test_what_two_attempts_answered_anew_is_noted_once(alice):
+    rated(alice, 1)
+    job = claimed_job(alice)
+    for _ in range(2):
+        jobs.note_reanswers(job, [TrainingSample.objects.get().pk])
+    assert job.job_samples.filter(role="reanswer").count() == 1
+
+
+def test_who_trains_no_more_is_told_why_no_job_begins(alice):
+    alice.consent = Consent.KEEP
+    rated(alice, 1)
+    with pytest.raises(NothingReady, match="Your settings say not to train"):
+        jobs.queue_job(user=alice)
+
+
+def test_whose_settings_changed_since_a_job_was_queued_trains_nothing(alice):
+    rated(alice, 1)
+    queued = jobs.queue_job(user=alice)
+    User.objects.filter(pk=alice.pk).update(consent=Consent.KEEP)
+    assert jobs.samples_of(jobs.claim_job(queued.public_id)) == []
+    assert TrainingSample.objects.get().drop_reason == DropReason.CONSENT
+
+
+def test_who_cancels_is_audited_with_what_the_job_was_at(alice):
+    rated(alice, 1)
+    jobs.cancel_job(jobs.queue_job(user=alice))
+    jobs.cancel_job(claimed_job(alice))
+    before = AuditEvent.objects.filter(action="cancel_job").order_by("pk")
+    assert [row.before["state"] for row in before] == ["queued", "loading"]
