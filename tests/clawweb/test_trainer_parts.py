@@ -9,15 +9,33 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.db import InterfaceError
 
 from clawweb import sentences, training_run
 from clawweb.config import config
 from clawweb.engine import tokenizer_controls
 from clawweb.keeper import Cancelled, Keeper, Stopping
-from clawweb.models import AdapterState, AdapterVersion, JobState, TrainingJob, Turn, User
+from clawweb.models import (
+    AdapterState,
+    AdapterVersion,
+    JobState,
+    SampleState,
+    TrainingJob,
+    Turn,
+    User,
+)
 from clawweb.services import feedback, jobs
 from rollouts.rendering import defused_json
-from tests.factories import FINE, claimed_job, down, down_alone, make_adapter, make_turn, up
+from tests.factories import (
+    FINE,
+    claimed_job,
+    down,
+    down_alone,
+    in_state,
+    make_adapter,
+    make_turn,
+    up,
+)
 from training.advantages import Baseline
 from training.config import TrainConfig
 from training.errors import NoSignal, TrainingError
@@ -137,6 +155,14 @@ def test_a_base_that_was_left_half_dressed_is_loaded_anew(
     assert "detach" not in parts.called
 
 
+def test_a_connection_that_was_closed_is_a_database_that_was_away(alice: User) -> None:
+    down(make_turn(alice))
+    job = claimed_job(alice)
+    training_run._end_broken(job, InterfaceError("connection already closed"))
+    job.refresh_from_db()
+    assert (job.state, job.events.last().text) == (JobState.QUEUED, "the database was away")
+
+
 # What training could not use
 
 
@@ -198,6 +224,17 @@ def test_the_gate_is_shown_the_newest_corrections_and_so_many(
         feedback.rate_turn(turn=make_turn(alice), author=alice, changes=changes)
     shown = training_run._wishes(claimed_job(alice)).examples
     assert [example.answer for example in shown] == ["Third.", "Second."]
+
+
+def test_the_gate_asks_for_nothing_that_a_learned_wish_contradicts(alice: User) -> None:
+    version = make_adapter(alice, 1, AdapterState.LIVE)
+    aside, learned, new = (make_turn(alice, version=1) for _ in range(3))
+    for turn, reason in ((aside, "too_long"), (learned, "too_short"), (new, "no_lists")):
+        down(turn, reason)
+    aside.samples.update(held_back=True)
+    in_state(learned, SampleState.TRAINED, adapter=version)
+    base: Any = SimpleNamespace(template_hash=aside.template_hash)
+    assert training_run._kept_aside(claimed_job(alice), base) == []
 
 
 def test_a_run_is_bounded_as_the_installation_says(alice: User, setting: Any) -> None:
