@@ -147,7 +147,7 @@ class ChatConsumer(NudgeConsumer):
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
             await self._error(content, _("That message is malformed."))
         except (Turn.DoesNotExist, ChatSession.DoesNotExist):
-            await self._error(content, _gone())
+            await self.send_json(_gone(content))
         except DatabaseError as exc:  # a socket that dies would be sent the same again and again
             out = outage(exc)
             log.warning("a command failed on the database", exc_info=None if out else exc)
@@ -255,7 +255,7 @@ class ChatConsumer(NudgeConsumer):
             body = await in_db(lambda: turn_json(turn_of(self.user, turn.public_id)))
             told = {"type": "done", "turn": _plain(body)}
         except Turn.DoesNotExist:  # its chat was deleted or erased while it was read
-            told = _refusal({"turn": turn.public_id}, _gone())
+            told = _gone({"turn": turn.public_id})
         self.followed.pop(turn.public_id, None)
         await self._tell(told)
 
@@ -274,8 +274,10 @@ def _refusal(content: Any, message: str) -> dict[str, Any]:
     return {"type": "error", "message": message, **names}
 
 
-def _gone() -> str:
-    return _("That is not there any more. Load the page again.")
+def _gone(content: Any) -> dict[str, Any]:
+    """The refusal after which no browser need ask again."""
+    words = _("That is not there any more. Load the page again.")
+    return {**_refusal(content, words), "gone": True}
 
 
 def _client_id(content: dict[str, Any]) -> str | None:

@@ -116,8 +116,7 @@ const handlers = {
   },
   delta({ turn, cursor, text }) {
     const view = thread.get(turn);
-    if (!view) return;
-    if (!view.append(cursor, text)) followReply(view);
+    if (view && !view.append(cursor, text)) followReply(view);
     follow.soon();
   },
   done({ turn }) {
@@ -128,11 +127,12 @@ const handlers = {
     follow.follow();
     say(ending(turn));
   },
-  error({ message, client_id: clientId }) {
+  error({ message, client_id: clientId, turn, gone }) {
     const edited = edits.get(clientId);
     edits.delete(clientId);
     if (unsent.has(clientId)) takeBack(clientId);
     else if (edited) composer.putBack(edited.text);
+    if (gone && thread.cutOff(turn, message)) settled();
     notify(message);
   },
 };

@@ -83,6 +83,9 @@ export class Comparison {
         second.update(detail.turn);
         this.paint();
         this.say(second.turn.reply ? gettext("Both answers are there.") : gettext("No answer came."));
+      } else if (detail.gone && detail.turn === second.turn.id && second.isUnfinished) {
+        second.update({ ...second.turn, state: "failed", reply: "", error: detail.message });
+        this.paint();
       }
     }, { signal });
     connection.addEventListener("state", ({ detail }) => { if (detail === "open") follow(); }, { signal });

@@ -75,6 +75,13 @@ export class Thread {
     return this.views.filter((view) => view.isUnfinished && view.turn.id);
   }
 
+  // A reply of a chat that is not there any more: nobody writes it, and it is not asked for again.
+  cutOff(id, error) {
+    const view = this.unfinished().find(({ turn }) => turn.id === id);
+    view?.update({ ...view.turn, state: "interrupted", error });
+    return view;
+  }
+
   learned() {
     return this.views.filter((view) => ["learned", "in_training"].includes(view.turn.receipt?.state));
   }

@@ -1,11 +1,15 @@
-"""A chat whose reply nobody has begun: the page says how many come before it."""
+"""A reply that nobody has begun: the page says how many come before it, and when nobody will."""
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 
 from tests.browser.demo import Demo
+from tests.browser.until import caught, connected
 
 pytestmark = pytest.mark.browser
 
@@ -37,3 +41,42 @@ def test_a_page_says_how_many_replies_come_before(browser: Browser, demo: Demo) 
     expect(second.locator(".waiting")).to_be_hidden()
     for context in contexts:
         context.close()
+
+
+def test_a_reply_whose_chat_was_deleted_elsewhere_is_asked_for_once(
+    browser: Browser, demo: Demo
+) -> None:
+    context = demo.context(browser, "ada")
+    page, elsewhere = context.new_page(), context.new_page()
+    followed: list[Any] = []
+    sockets: list[WebSocketRoute] = []
+
+    def listen(socket: WebSocketRoute) -> None:
+        sockets.append(socket)
+        server = socket.connect_to_server()
+
+        def pass_on(message: str | bytes) -> None:
+            if json.loads(message)["type"] == "follow":
+                followed.append(message)
+            server.send(message)
+
+        socket.on_message(pass_on)
+
+    page.route_web_socket("**/ws/chat/", listen)
+    page.goto("/chat/")
+    ask(page)
+    turn = page.locator(".turn").last
+    expect(turn).to_have_attribute("data-state", "pending")
+    elsewhere.goto("/chat/")
+    chat = elsewhere.locator("#sessions [data-session]", has_text="Is anybody there?").first
+    chat.locator("summary").click()
+    chat.get_by_role("button", name="Delete").click()
+    expect(elsewhere.get_by_text("The chat is deleted.")).to_be_visible()
+    for again in (2, 3):
+        sockets[-1].close()
+        caught(page, sockets, again)
+        connected(page)
+        expect(turn.locator(".trouble")).to_contain_text("That is not there any more.")
+    assert len(followed) == 1
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()  # it waits for nothing
+    context.close()

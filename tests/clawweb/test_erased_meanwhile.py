@@ -94,7 +94,9 @@ async def test_a_browser_is_told_that_its_chat_is_not_there_any_more(alice: Any)
             await in_db(gone, turn.session)
             await in_db(Turn.objects.filter(pk=turn.pk).update, state=TurnState.STOPPED)
             answer = (await until(chat, "error"))[-1]
-        assert answer["turn"] == turn.public_id
+            await chat.send_json({"type": "follow", "turn": turn.public_id})
+            assert (await until(chat, "error"))[-1] == answer
+        assert (answer["turn"], answer["gone"]) == (turn.public_id, True)
         assert answer["message"] == "That is not there any more. Load the page again."
 
 
