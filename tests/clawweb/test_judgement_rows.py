@@ -9,10 +9,11 @@ import pytest
 from django.utils import timezone
 
 from clawweb.models import Consent, DropReason, Judgement, TrainingSample, Turn, User
+from clawweb.selectors.judging import agreement, judge_is_silent, judge_status
 from clawweb.sentences import NOT_JUDGED
 from clawweb.services import chat, housekeeping, judgements
 from rollouts.judge import Ballot, Verdict
-from tests.factories import make_turn
+from tests.factories import make_turn, up
 from tests.judging import follow, has_judgement, judged, now_due, tool_turn
 
 pytestmark = pytest.mark.django_db
@@ -124,3 +125,42 @@ def test_who_trains_no_more_while_the_judge_reads_has_nothing_that_counts(
     User.objects.filter(pk=alice.pk).update(consent=Consent.KEEP)
     assert judgements.record(row, Verdict(score=-1), []) is None
     assert TrainingSample.objects.get().drop_reason == DropReason.CONSENT
+
+
+# What is said of the judge
+
+
+def test_a_score_from_elsewhere_says_nothing_of_this_judge(alice: User, judge: Any) -> None:
+    row = waiting(alice)
+    judged(row.turn)
+    up(row.turn)
+    assert agreement(alice).of == 1
+    Judgement.objects.update(judged_at=None)  # as an import leaves it
+    assert agreement(alice).of == 0
+
+
+def test_a_judge_that_answers_another_is_not_silent_while_the_first_is_asked_again(
+    alice: User, judge: Any
+) -> None:
+    first, other = waiting(alice), waiting(alice)
+    judge.say, says = (lambda asked: asked.refuse(503)), judge.say
+    judged(first.turn)
+    assert judge_is_silent()
+    assert "does not answer" in judge_status(None)["words"]
+    now_due()
+    judgements.claim(first.pk)
+    judge.say = says
+    judged(other.turn)
+    assert not judge_is_silent()
+
+
+def test_the_judge_refused_only_what_it_was_asked(alice: User, judge: Any) -> None:
+    row = waiting(alice)
+    User.objects.filter(pk=alice.pk).update(consent=Consent.KEEP)
+    assert judged(row.turn).state == "failed"
+    assert judge_status(None)["refusal"] == ""
+    User.objects.filter(pk=alice.pk).update(consent=Consent.TRAIN)
+    judge.say = lambda asked: asked.refuse(401, "no such key")
+    judged(waiting(User.objects.get(pk=alice.pk)).turn)
+    assert "no such key" in judge_status(None)["refusal"]
+    assert "refuses" in judge_status(None)["words"]
