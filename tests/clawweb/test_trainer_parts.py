@@ -252,6 +252,21 @@ def written(folder: Path, *_: Any) -> Any:
     return SimpleNamespace(sha256="ab" * 32, bytes=3, rank=8)
 
 
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is saved beside a version; no weights, and nothing wrong with them."""
+    monkeypatch.setattr(training_run, "save_version", lambda _, folder: written(folder))
+    monkeypatch.setattr(training_run, "save_optimizer", lambda _, file: file.touch())
+    monkeypatch.setattr(training_run, "check_folder", lambda *_, **__: None)
+    monkeypatch.setattr(training_run, "write_probe", lambda *args: args[-1].touch())
+
+
+def saved(path: Path) -> list[str]:
+    training_run._save(BASE, None, SimpleNamespace(optimizer=None), path)
+    return sorted(file.name for file in (config().var / path).parent.glob(f"{path.name}*"))
+
+
+@pytest.mark.usefixtures("files")
 def test_a_version_that_would_not_be_served_leaves_no_file(
     alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,13 +276,18 @@ def test_a_version_that_would_not_be_served_leaves_no_file(
     def check(_: Path, *, base: Any, max_rank: int) -> None:
         raise TrainingError(f"more than {max_rank}")
 
-    monkeypatch.setattr(training_run, "save_version", lambda _, folder: written(folder))
-    monkeypatch.setattr(training_run, "save_optimizer", lambda _, file: file.touch())
     monkeypatch.setattr(training_run, "check_folder", check)
-    monkeypatch.setattr(training_run, "write_probe", lambda *_: None)
     with pytest.raises(TrainingError, match=f"more than {config().lora_rank}"):
-        training_run._save(BASE, None, SimpleNamespace(optimizer=None), path)
+        saved(path)
     assert [file.name for file in folder.parent.glob("v1.1*")] == []
+
+
+@pytest.mark.usefixtures("files")
+def test_files_that_a_restore_left_ahead_of_its_rows_make_room(alice: User) -> None:
+    path = Path(f"adapters/u{alice.pk}/v7.1")
+    (config().var / path).mkdir(parents=True, exist_ok=True)
+    (config().var / path.with_name("v7.1.old")).touch()
+    assert saved(path) == ["v7.1", "v7.1.optimizer.safetensors", "v7.1.probe.json"]
 
 
 def test_what_a_dead_worker_left_makes_room_but_no_versions_files_do(alice: User) -> None:
