@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from clawweb import judging, sentences
 from clawweb.models import Consent, DropReason, Judgement, TrainingSample, Turn, User
 from clawweb.selectors.judging import agreement, judge_is_silent, judge_status
 from clawweb.sentences import NOT_JUDGED
@@ -125,6 +126,26 @@ def test_who_trains_no_more_while_the_judge_reads_has_nothing_that_counts(
     User.objects.filter(pk=alice.pk).update(consent=Consent.KEEP)
     assert judgements.record(row, Verdict(score=-1), []) is None
     assert TrainingSample.objects.get().drop_reason == DropReason.CONSENT
+
+
+def test_what_waited_for_a_judge_that_is_gone_goes_on_waiting(
+    alice: User, judge: Any, setting: Any
+) -> None:
+    row = waiting(alice)
+    setting(judge_url="")
+    assert judging.judge_reply(row.pk) is None
+    assert (judgements.due(), judgements.awaited(row.next_turn)) == ([], None)
+    row.refresh_from_db()
+    assert (row.state, row.attempts) == ("waiting", 0)
+
+
+def test_a_worker_says_that_it_reads_and_when_it_has_read(
+    alice: User, judge: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(judging, "doing", said.append)
+    judged(waiting(alice).turn)
+    assert said == [sentences.READS, sentences.IDLE]
 
 
 # What is said of the judge
