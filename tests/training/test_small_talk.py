@@ -94,9 +94,16 @@ def test_states_are_those_after_the_layers_that_are_asked_for(base: Base, model:
     assert torch.equal(nearest_NF, found_NF)
 
 
-def test_a_job_that_is_cancelled_reads_no_more_examples(base: Base, model: PeftModel) -> None:
+def test_a_job_that_is_cancelled_reads_no_more_examples(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
     with pytest.raises(Cancelled):
         is_small_talk(base, model, said_ids(base, SAID[0]), 1.0, cancel_after(0))
+    settings = replace(config, small_talk_nats=1.0)
+    with pytest.raises(Cancelled):
+        Teacher(base, model, settings).effects(
+            items_of(base, [make_sample(base)], settings), cancel_after(0)
+        )
     assert "wish probe" not in base.cache
 
 
