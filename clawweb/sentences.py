@@ -81,6 +81,7 @@ REFUSED = gettext_noop("The model server refused: %(why)s")
 # Why a judge's score does not count
 NOT_JUDGED = gettext_noop("It may not be judged any more.")
 RATED_INSTEAD = gettext_noop("Your own rating counts instead.")
+RATING_TAKEN_BACK = gettext_noop("You took your own rating back, so nothing is counted.")
 RARELY_AGREES = gettext_noop("It agrees with your ratings too rarely to count.")
 # What came of an export or import, and of lines of a file
 EXPORTED = gettext_noop("Lines: %(n)s.")

@@ -19,8 +19,9 @@ from clawweb.config import config
 from clawweb.engine import judge_name
 from clawweb.events import changed
 from clawweb.models import Judgement, JudgementState, SampleState, Turn, User
+from clawweb.selectors.chat import latest_feedback
 from clawweb.selectors.judging import agreement, is_judged_for, next_state
-from clawweb.sentences import NOT_JUDGED, RARELY_AGREES, RATED_INSTEAD
+from clawweb.sentences import NOT_JUDGED, RARELY_AGREES, RATED_INSTEAD, RATING_TAKEN_BACK
 from clawweb.services.feedback import drop_reason, sample_judgement
 from rollouts.judge import Ballot, Verdict
 
@@ -172,8 +173,9 @@ def _why_it_does_not_count(turn: Turn, score: int) -> str:
     """Why a score makes no sample; empty when it may. 0 needs no reason."""
     if not score:
         return ""
-    if turn.feedback.exists():
-        return RATED_INSTEAD
+    if own := latest_feedback(turn):
+        said = own.value or own.reasons or own.comment or own.correction
+        return RATED_INSTEAD if said else RATING_TAKEN_BACK
     if agreement(turn.session.user).is_too_low:
         return RARELY_AGREES
     return ""

@@ -309,6 +309,16 @@ def test_a_rating_before_it_counts_and_the_judgement_is_kept_for_agreement(alice
     assert agreement(alice).of == 1
 
 
+def test_after_a_rating_that_was_taken_back_nothing_is_said_to_count(alice, judge):
+    turn = make_turn(alice)
+    up(turn)
+    feedback.rate_turn(turn=turn, author=alice, changes={"value": None})
+    follow(turn)
+    row = judged(turn)
+    assert row.error == "You took your own rating back, so nothing is counted."
+    assert not TrainingSample.objects.filter(state="ready").exists()
+
+
 def test_a_rating_while_it_is_asked_counts(alice, judge):
     turn = make_turn(alice)
     follow(turn)
