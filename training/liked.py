@@ -85,6 +85,7 @@ class Liked:
 
 def _liked(samples: Sequence[Sample]) -> list[Sample]:
     """Those that were liked without a hint, since the newest wish was first told: earlier ones say
-    nothing of it. What was asked again until it was liked is taught under its hint."""
+    nothing of it. What was asked again until it was liked is taught, under its hint or, where that
+    is not heard, by its thumbs."""
     since = samples[newest_wish(samples) + 1 :]
-    return liked_elsewhere(since, [sample for sample in samples if sample.is_hinted])
+    return liked_elsewhere(since, [each for each in samples if each.is_hinted or each.hint])

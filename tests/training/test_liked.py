@@ -144,9 +144,14 @@ def test_what_was_asked_again_until_it_was_liked_is_taught_and_not_held(
     samples = told(base, *TWO)
     same = replace(liked(base, 1), messages=samples[0].messages)
     written = make_sample(base, 3, hint=None, correction="Tea.")
-    samples.insert(0, written)
-    rewritten = liked(base, 4, messages=written.messages, prompt_ids=written.prompt_ids)
-    held = Liked(base, model, [*samples, same, rewritten, liked(base, 2)], config, nothing)
+    unheard = make_sample(base, 5, hint="For recipes, use lists.")
+    unheard = replace(unheard, unheard=(str(unheard.hint),))
+    samples[:0] = [written, unheard]
+    again = [
+        liked(base, number, messages=asked.messages, prompt_ids=asked.prompt_ids)
+        for number, asked in ((4, written), (6, unheard))
+    ]
+    held = Liked(base, model, [*samples, same, *again, liked(base, 2)], config, nothing)
     assert [item.sample_id for item in held.asked(0)] == [2]
 
 
