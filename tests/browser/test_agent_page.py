@@ -71,7 +71,7 @@ def test_it_says_what_answers_whether_it_is_better_and_what_came_of_each_note(lo
     rates = better.get_by_role("row").filter(has=page.get_by_role("img"))
     expect(rates).to_have_count(3)
     expect(
-        rates.last.get_by_role("img", name=re.compile(r"\d+ %, between \d+ and \d+ %"))
+        rates.last.get_by_role("img", name=re.compile(r"\d+%, between \d+ and \d+%"))
     ).to_be_visible()
     wins = better.get_by_role("row").filter(has_text="v2 against v1")
     expect(wins).to_contain_text("50% of 2")

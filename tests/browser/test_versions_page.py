@@ -31,7 +31,7 @@ def test_each_version_says_what_it_is_and_how_it_was_tested(page: Page) -> None:
     expect(drawn.locator("a.node")).to_have_count(3)
     expect(drawn.locator("path.grew")).to_have_count(3)
     expect(card(page, 2).locator("dl")).to_contain_text("Grew fromv1")
-    expect(card(page, 2).locator("dl")).to_contain_text(re.compile(r"% liked \(\d+ to \d+ %\)"))
+    expect(card(page, 2).locator("dl")).to_contain_text(re.compile(r"% liked \(\d+ to \d+%\)"))
 
     refused = card(page, 3)
     row = refused.get_by_role("row").filter(has_text="not passed")
