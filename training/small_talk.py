@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,9 +20,9 @@ from peft import PeftModel
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from rollouts.types import Message
 from training.base import Base
 from training.batching import Pair
+from training.drift import asked
 from training.forward import layer_states, replies_logprobs
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n")
@@ -83,10 +84,10 @@ def talk_nats(
     between = base.next_turn_ids
     if not between:
         return 0.0
-    asked, reply = talk
+    prompt, reply = talk
     words = [token for token in reply if token not in base.eos_ids]
     place = ("said elsewhere", said)
-    pairs: list[Pair] = [((*asked, *words, *between), said)]
+    pairs: list[Pair] = [((*prompt, *words, *between), said)]
     if place not in base.cache:
         pairs += [((*ids, *between), said) for ids in _other_talks(base)]
     own, *elsewhere = (
@@ -101,10 +102,7 @@ def talk_nats(
 def _other_talks(base: Base) -> list[tuple[int, ...]]:
     """Each question and its reply, up to the reply's last word."""
     talks: list[tuple[str, str]] = _told()["talks"]
-    return [
-        (*base.render([Message(role="user", content=question)]), *base.encode(reply))
-        for question, reply in talks
-    ]
+    return [(*base.render(asked(question)), *base.encode(reply)) for question, reply in talks]
 
 
 def wish_nats(base: Base, model: PeftModel | Any, said: tuple[int, ...]) -> float:
@@ -144,6 +142,7 @@ def examples() -> list[tuple[str, float]]:
     return [(part, kind) for name, kind in kinds for text in told[name] for part in sentences(text)]
 
 
+@cache
 def _told() -> Any:
     return json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 

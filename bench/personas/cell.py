@@ -308,7 +308,7 @@ class Cell:
         if key not in self.lab.first_evals:
             self.lab.first_evals[key] = self.evaluate()
             if with_about:
-                self.lab.first_evals[key]["about"] = self.about()
+                self.add_about(self.lab.first_evals[key])
         self.seen = self.answering(), self.lab.first_evals[key]
         return self.lab.first_evals[key]
 

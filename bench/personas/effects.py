@@ -39,13 +39,19 @@ SMALL_TALK = (
 
 
 def replies_of(
-    base: Base, prompts: list[tuple[int, ...]], *, tokens: int = 64
+    base: Base, prompts: list[tuple[int, ...]], *, tokens: int = 64, seed: int = 1
 ) -> list[tuple[int, ...]]:
     """One sampled reply of the base to each prompt."""
     model = attach(base, TrainConfig(), None)
     try:
         sampled = sample_replies(
-            base, model, prompts, temperature=0.7, max_new_tokens=tokens, seed=1, check=lambda: None
+            base,
+            model,
+            prompts,
+            temperature=0.7,
+            max_new_tokens=tokens,
+            seed=seed,
+            check=lambda: None,
         )
     finally:
         detach(base, model)

@@ -21,6 +21,8 @@ FOURS = f"{DEFAULT}-fours"  # with a version after every fourth rating
 REACHABLE = 0.7  # what the hinted base satisfies of a wish that its student can be asked for
 UPSTREAMS = "openclaw-"  # what the names of its recipes begin with
 OWN_NATS = 10.0  # a reply to its question: of the base's own 19 in 20 have 37 or more
+# No wish of these people comes near small talk, whatever its limit: docs/LOG.md, Small talk.
+SAME = {"small_talk_nats": TrainConfig().small_talk_nats}
 GAIN = 0.3  # by how much more than the base, where a hint says something
 
 
@@ -66,12 +68,9 @@ def _is_same(shorter: dict[str, Any], longer: dict[str, Any]) -> bool:
 
 
 def _made_with(row: dict[str, Any]) -> dict[str, Any]:
-    """Settings that came after the row were what they are by default; of what is small talk that
-    one is nothing to these people, whose wishes come nowhere near."""
+    """Settings that came after the row were what they are by default."""
     made: dict[str, Any] = row.get("made_with", {})
-    default = asdict(TrainConfig())
-    same = {"small_talk_nats": default["small_talk_nats"]}
-    return {**made, "config": default | made.get("config", {}) | same}
+    return {**made, "config": asdict(TrainConfig()) | made.get("config", {}) | SAME}
 
 
 def are_alike(some: Cells, others: Cells) -> bool:

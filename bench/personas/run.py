@@ -39,7 +39,7 @@ from bench.personas.people import PEOPLE
 from bench.personas.questions import HELD_OUT, HERE
 from bench.personas.recipes import QUICK, RECIPES, made_with
 from bench.personas.report import write_report
-from bench.personas.rows import DEFAULT, Cells, cell_of, is_judged_bare, longest
+from bench.personas.rows import DEFAULT, SAME, Cells, cell_of, is_judged_bare, longest
 from bench.personas.stages import FIRST_PEOPLE, Key, first_stage, second_stage
 from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
@@ -90,13 +90,11 @@ def is_present(row: dict[str, Any]) -> bool:
         "correction_kept_weight": recipe.config.correction_kept_weight,  # was 1
     }
     beside = {"liked_weight": 0.0, "kto_beside_steps": 2}  # before they were settings
-    then["config"] = {**default, **early, **beside, **then["config"]}
+    then["config"] = {**default, **early, **beside, **then["config"], **SAME}
     if then["trainer"] in EARLIER:
         then["trainer"] = now["trainer"]
         if then["config"]["kto_beside"] == KTO_BESIDE:
             then["config"]["kto_beside"] = now["config"]["kto_beside"]
-    # No wish of these people comes near small talk (docs/LOG.md, Small talk).
-    then["config"]["small_talk_nats"] = now["config"]["small_talk_nats"]
     if not is_liked_beside(row):
         then["config"] |= {name: now["config"][name] for name in beside}
     if then["config"]["hint_effect_min"] in IN_NATS:

@@ -19,15 +19,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
-from peft import PeftModel
 
+from bench.personas.effects import replies_of
 from bench.personas.people import PEOPLE
-from rollouts.types import Message
-from training.adapters import attach
 from training.base import Base, load_base
 from training.batching import Pair
-from training.config import TrainConfig
-from training.sampling import sample_replies
+from training.drift import asked
 from training.small_talk import (
     Probe,
     example_features,
@@ -44,6 +41,7 @@ PARTS = 10
 SHOWN = 12
 REMARKS = ["My cat is called Tom.", "Today is Tuesday.", "I like the colour blue."]
 
+TOKENS = 48  # of each reply
 OTHER = 7  # questions on
 OF_TALK = (3.0, 4.0, 5.0, 6.0)  # nats
 
@@ -109,10 +107,11 @@ class Examples:
 
 def tell_of_replies(told: Examples, spoken: Sequence[Said], remarks: Sequence[str]) -> None:
     """Each after the base's reply to its question, or to the one `OTHER` on."""
-    base, questions = told.base, [question for question, _ in spoken]
-    said = [words for _, words in spoken]
-    model = attach(base, TrainConfig(), None)
-    talks = talks_of(base, model, questions)
+    base, said = told.base, [words for _, words in spoken]
+    prompts = [base.render(asked(question)) for question, _ in spoken]
+    talks: list[Pair] = list(
+        zip(prompts, replies_of(base, prompts, tokens=TOKENS, seed=0), strict=True)
+    )
     elsewhere = [*talks[OTHER:], *talks[:OTHER]]
     after = [talks[place % len(talks)] for place in range(len(remarks))]
     kinds = {
@@ -123,7 +122,7 @@ def tell_of_replies(told: Examples, spoken: Sequence[Said], remarks: Sequence[st
     for name, (texts, before) in kinds.items():
         words = {text: nats for nats, text in told.judged(texts)}
         context = [
-            max(talk_nats(base, model, talk, sentence) for sentence in said_ids(base, text))
+            max(talk_nats(base, base.model, talk, sentence) for sentence in said_ids(base, text))
             for text, talk in zip(texts, before, strict=True)
         ]
         print(f"{name}: {len(texts)}")
@@ -132,15 +131,6 @@ def tell_of_replies(told: Examples, spoken: Sequence[Said], remarks: Sequence[st
             kept = {least: sum(nats > least for nats in low) for least in OF_TALK}
             print(f"  by more than {limit}: {len(low)}, of these kept by their reply: {kept}")
         print("  by their reply:", shown(sorted(zip(context, texts, strict=True))), flush=True)
-
-
-def talks_of(base: Base, model: PeftModel, questions: Sequence[str]) -> list[Pair]:
-    """Each question and the beginning of the base's reply."""
-    prompts = [base.render([Message(role="user", content=question)]) for question in questions]
-    replies = sample_replies(
-        base, model, prompts, temperature=0.7, max_new_tokens=48, seed=0, check=lambda: None
-    )
-    return [(prompt, reply.ids) for prompt, reply in zip(prompts, replies, strict=True)]
 
 
 def tell(name: str, wishes: Judged, remarks: Judged) -> None:

@@ -37,7 +37,7 @@ from rollouts.types import SamplingParams
 MAX_COMMENT = 4000
 HELD_BACK_EVERY = 5
 HELD_BACK_WINDOW = 8
-_GIVEN = ("value", "reasons", "comment", "correction")
+GIVEN = ("value", "reasons", "comment", "correction")
 
 
 @transaction.atomic
@@ -63,10 +63,10 @@ def rate_turn(
     )
     before = latest_feedback(turn)
     said = _merged(before, changes, turn.reply.strip())
-    says_nothing = before is None and not any(said[name] for name in _GIVEN)
+    says_nothing = before is None and not any(said[name] for name in GIVEN)
     if says_nothing and not turn.samples.exists():  # a judge's is taken back by that
         return None
-    is_new = before is None or any(getattr(before, name) != said[name] for name in _GIVEN)
+    is_new = before is None or any(getattr(before, name) != said[name] for name in GIVEN)
     is_new = is_new or _is_put_aside(turn, before)  # said again, it is the newer one
     if before is not None and not is_new and not said["is_final"] and _wait_on(turn):
         return before
@@ -114,7 +114,7 @@ def _merged(before: Feedback | None, changes: dict[str, Any], reply: str) -> dic
     corrects nothing."""
     kept: dict[str, Any] = {"value": None, "reasons": [], "comment": "", "correction": ""}
     if before is not None:
-        kept = {name: getattr(before, name) for name in _GIVEN}
+        kept = {name: getattr(before, name) for name in GIVEN}
     if "value" in changes and changes["value"] != kept["value"]:
         if kept["value"] is not None:  # what came before the vote explains it
             kept = {"reasons": [], "comment": "", "correction": ""}

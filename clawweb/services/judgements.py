@@ -22,7 +22,7 @@ from clawweb.models import Judgement, JudgementState, SampleState, Turn, User
 from clawweb.selectors.chat import latest_feedback
 from clawweb.selectors.judging import agreement, is_judged_for, next_state
 from clawweb.sentences import NOT_JUDGED, RARELY_AGREES, RATED_INSTEAD, RATING_TAKEN_BACK
-from clawweb.services.feedback import drop_reason, sample_judgement
+from clawweb.services.feedback import GIVEN, drop_reason, sample_judgement
 from rollouts.judge import Ballot, Verdict
 
 BACKOFF = (10.0, 60.0, 300.0, 1800.0)  # seconds after each round in vain; the last one repeats
@@ -174,8 +174,8 @@ def _why_it_does_not_count(turn: Turn, score: int) -> str:
     if not score:
         return ""
     if own := latest_feedback(turn):
-        said = own.value or own.reasons or own.comment or own.correction
-        return RATED_INSTEAD if said else RATING_TAKEN_BACK
+        says_something = any(getattr(own, name) for name in GIVEN)
+        return RATED_INSTEAD if says_something else RATING_TAKEN_BACK
     if agreement(turn.session.user).is_too_low:
         return RARELY_AGREES
     return ""

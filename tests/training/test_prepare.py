@@ -191,12 +191,17 @@ def test_what_another_template_took_and_this_one_refuses_is_dropped_alone(
     assert dropped == {1: "template_changed", 2: "template_changed"}
 
 
+def dated(tiny_folder: Path, tmp_path: Path, template: str) -> Base:
+    """The tiny model, whose template begins with the date."""
+    file = tmp_path / "dated.jinja"
+    file.write_text("Today is {{ strftime_now('%d %b %Y') }}.\n" + template)
+    return load_base(tiny_folder, device="cpu", chat_template=file)
+
+
 def test_a_template_that_prints_the_date_prints_that_of_the_reply(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
-    dated = tmp_path / "dated.jinja"
-    dated.write_text("Today is {{ strftime_now('%d %b %Y') }}.\n" + TEMPLATE)
-    base = load_base(tiny_folder, device="cpu", chat_template=dated)
+    base = dated(tiny_folder, tmp_path, TEMPLATE)
     at = datetime(2020, 2, 1, 12, tzinfo=UTC)
     then = make_sample(base, 1, at=at)
     then = dataclasses.replace(then, prompt_ids=base.render(then.messages, at=at))
@@ -326,9 +331,7 @@ def test_tools_and_their_calls_are_rendered_as_the_server_does(tool_base: Base) 
 def test_without_its_hints_or_its_question_a_prompt_keeps_its_tools_and_its_date(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
-    dated = tmp_path / "dated.jinja"
-    dated.write_text("Today is {{ strftime_now('%d %b %Y') }}.\n" + TOOL_TEMPLATE)
-    base = load_base(tiny_folder, device="cpu", chat_template=dated)
+    base = dated(tiny_folder, tmp_path, TOOL_TEMPLATE)
     at, asked = datetime(2020, 2, 1, 12, tzinfo=UTC), [Message(role="user", content="q")]
     prompt_ids = base.render(prompted_messages(asked, NOTES), TOOLS, at)
     asked_so = {"messages": asked, "tools": TOOLS, "at": at, "prompt_ids": prompt_ids}

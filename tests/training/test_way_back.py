@@ -69,6 +69,12 @@ def test_a_version_beyond_the_limit_is_moved_back_until_it_passes(
     assert next(m for m in found if m.measure == "drift").ok is True
 
 
+@pytest.fixture
+def free(config: TrainConfig) -> TrainConfig:
+    """Whatever the drift: what is judged is the replies."""
+    return dataclasses.replace(config, gate_drift_margin=1e6, gate_tokens=24)
+
+
 def teach_to_repeat(base: Base, model: PeftModel, *, steps: int) -> None:
     teach(base, model, base.encode("la" * 12), steps=steps)
 
@@ -125,9 +131,8 @@ def test_the_same_drift_is_not_measured_again(
 
 
 def test_a_version_that_repeats_itself_is_moved_back_until_it_does_not(
-    base: Base, model: PeftModel, config: TrainConfig
+    base: Base, model: PeftModel, free: TrainConfig
 ) -> None:
-    free = dataclasses.replace(config, gate_drift_margin=1e6, gate_tokens=24)
     teach_to_repeat(base, model, steps=4)
     end = snapshot(model)
     before = decide(measure(base, model, None, (), PROMPTS, Wishes(), free, nothing))
@@ -139,9 +144,8 @@ def test_a_version_that_repeats_itself_is_moved_back_until_it_does_not(
 
 
 def test_a_parent_that_repeats_itself_allows_no_more(
-    base: Base, model: PeftModel, config: TrainConfig, tmp_path: Path
+    base: Base, model: PeftModel, free: TrainConfig, tmp_path: Path
 ) -> None:
-    free = dataclasses.replace(config, gate_drift_margin=1e6, gate_tokens=24)
     teach_to_repeat(base, model, steps=4)
     parent = save_version(model, tmp_path / "v1").path
     assert not decide(measure(base, model, parent, (), PROMPTS, Wishes(), free, nothing)).accepted
@@ -175,9 +179,8 @@ def test_how_many_replies_may_be_cut_off_goes_by_the_parents(
 
 
 def test_each_try_goes_a_fiftieth_closer_at_least_and_a_fifth_where_replies_fail(
-    base: Base, model: PeftModel, config: TrainConfig
+    base: Base, model: PeftModel, config: TrainConfig, free: TrainConfig
 ) -> None:
-    free = dataclasses.replace(config, gate_drift_margin=1e6, gate_tokens=24)
     teach_to_repeat(base, model, steps=4)
     end = snapshot(model)
     share = step_back(base, model, None, PROMPTS, Wishes(), free, nothing)
