@@ -15,7 +15,15 @@ from transformers import AutoTokenizer
 
 from rollouts.rendering import control_strings, defused, defused_json, template_text
 from rollouts.types import Message
-from tests.loop.person import Person, listed, person, running_requests, unread, wait_for
+from tests.loop.person import (
+    ENDLESS,
+    Person,
+    listed,
+    person,
+    running_requests,
+    unread,
+    wait_for,
+)
 from tests.realstack import TEMPLATE, Stack
 from training.base import Base
 
@@ -213,7 +221,7 @@ def test_who_hangs_up_frees_vllm_within_a_second(stack: Stack, carol: Person, st
     wait_for("vLLM at rest", lambda: not running_requests(stack), timeout=60)
     took = []
     for _ in range(4):
-        body = {"messages": STORY, "max_tokens": 1500, "stream": stream}
+        body = {"messages": STORY, "max_tokens": 1500, "stream": stream, **ENDLESS}
         with asked(carol, body) if stream else unread(carol, body):
             wait_for("vLLM at work", lambda: running_requests(stack), timeout=60, every=0.01)
         gone = time.monotonic()
