@@ -66,7 +66,7 @@ class Config(BaseSettings):
     max_loras: int = Field(8, ge=1)  # different adapters in one batch
     lora_rank: int = Field(8, ge=1)  # rank of every adapter; vLLM takes 1, 8, 16, 32, 64, …
     tool_parser: str = "hermes"  # vLLM's --tool-call-parser for the base model
-    reasoning_parser: str = ""  # vLLM's --reasoning-parser; empty = the model does not reason aloud
+    reasoning_parser: str = ""  # vLLM's --reasoning-parser; empty = the model is told not to reason
     chat_template: str = ""  # a Jinja file instead of the base model's own template
 
     # Gateway
@@ -122,6 +122,11 @@ class Config(BaseSettings):
     def template_file(self) -> Path | None:
         """The chat template that server and trainer use; None = the model folder's own."""
         return Path(self.chat_template).resolve() if self.chat_template else None
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the base model may think before it answers, where its template has a switch."""
+        return bool(self.reasoning_parser)
 
     @property
     def has_gpu(self) -> bool:

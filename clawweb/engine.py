@@ -19,7 +19,13 @@ from rollouts.engines.base import Engine
 from rollouts.engines.replicas import Replicas
 from rollouts.judge import Judge, load_judge
 from rollouts.judge_model import ModelJudge, is_loopback
-from rollouts.rendering import control_strings, template_hash, weights_hash
+from rollouts.rendering import (
+    control_strings,
+    template_hash,
+    template_options,
+    template_text,
+    weights_hash,
+)
 
 if TYPE_CHECKING:
     from rollouts.tokens import Decoder
@@ -32,7 +38,10 @@ def get_replicas() -> tuple[Engine, ...]:
     """The servers of the model. Cheap: they keep no connection open between calls."""
     settings = config()
     key = settings.secret("vllm_key", settings.vllm_key)
-    return tuple(build_engine(EngineConfig(url=url, key=key)) for url in settings.vllms)
+    template = template_text(settings.model_folder, settings.template_file)
+    told = template_options(template, thinks=settings.thinks)
+    configs = [EngineConfig(url=url, key=key, template_options=told) for url in settings.vllms]
+    return tuple(build_engine(each) for each in configs)
 
 
 @lru_cache(maxsize=1)
@@ -76,7 +85,8 @@ def tokenizer_controls() -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def current_template_hash() -> str:
-    return template_hash(config().model_folder, config().template_file)
+    settings = config()
+    return template_hash(settings.model_folder, settings.template_file, thinks=settings.thinks)
 
 
 @lru_cache(maxsize=1)

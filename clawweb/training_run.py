@@ -348,6 +348,7 @@ def loaded_base() -> Base:
                 settings.model_folder,
                 threads=settings.train_threads,
                 chat_template=settings.template_file,
+                thinks=settings.thinks,
             )
         )
     return _BASE[0]

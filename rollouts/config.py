@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +17,7 @@ class EngineConfig:
     connect_seconds: float = 2.0  # until the server must have taken the connection
     silence_seconds: float = 120.0  # longest wait between two pieces of an answer
     list_seconds: float = 20.0  # the same for what needs no model: which adapters are loaded
+    template_options: Mapping[str, bool] = field(default_factory=dict)  # see rendering.py
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):

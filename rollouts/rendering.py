@@ -1,4 +1,5 @@
-"""What a folder of tokenizer files says about rendering. Reads JSON; loads no tokenizer.
+"""What a folder of tokenizer files says about rendering. Reads JSON and templates; loads no
+tokenizer.
 
 vLLM renders what it samples from; the trainer renders hinted prompts from the same folder. Both
 work on text in which the tokenizer's control strings have been broken up, so that nobody can type
@@ -10,9 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from jinja2 import Environment, TemplateSyntaxError, meta
 
 from rollouts.types import Message
 
@@ -32,10 +36,32 @@ def template_text(folder: Path, override: Path | None = None) -> str:
     return str(source["chat_template"])
 
 
-def template_hash(folder: Path, override: Path | None = None) -> str:
-    """sha256 over chat template and tokenizer.json: equal hashes render equal messages to equal
-    ids."""
-    digest = hashlib.sha256(template_text(folder, override).encode())
+# What templates call the switch that lets their model think before it answers.
+_SWITCHES = ("enable_thinking", "thinking")
+_GENERATION = re.compile(r"\{%-? *(end)?generation *-?%\}")  # transformers' own tag
+
+
+def template_options(template: str, *, thinks: bool = False) -> dict[str, bool]:
+    """What a template is told beside the messages, by server and trainer alike: that the model does
+    not think first, unless it shall. Empty for a template without such a switch, or that does not
+    parse."""
+    jinja = Environment(extensions=["jinja2.ext.loopcontrols"])
+    try:
+        tree = jinja.parse(_GENERATION.sub("", template))
+    except TemplateSyntaxError:
+        return {}
+    # As vLLM looks, which drops what a template would not read.
+    read = meta.find_undeclared_variables(tree)
+    return {} if thinks else {name: False for name in _SWITCHES if name in read}
+
+
+def template_hash(folder: Path, override: Path | None = None, *, thinks: bool = False) -> str:
+    """sha256 over chat template, what it is told and tokenizer.json: equal hashes render equal
+    messages to equal ids."""
+    template = template_text(folder, override)
+    digest = hashlib.sha256(template.encode())
+    if options := template_options(template, thinks=thinks):
+        digest.update(json.dumps(options, sort_keys=True).encode())
     digest.update((folder / "tokenizer.json").read_bytes())
     return digest.hexdigest()
 

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from rollouts.rendering import (
     template_hash,
     template_messages,
+    template_options,
     template_text,
     template_tools,
     weights_hash,
@@ -35,6 +36,7 @@ class Base:
     weights_hash: str
     device: str
     name: str  # what adapters call their base; no path
+    template_options: Mapping[str, bool] = field(default_factory=dict)  # told to the template, too
     autocast_dtype: torch.dtype | None = None
     cache: dict[object, object] = field(default_factory=dict)
 
@@ -102,7 +104,9 @@ class Base:
         said = [("user", "Hi."), ("assistant", reply), *(("user", words) for words in then)]
         chat = template_messages([Message(role=role, content=words) for role, words in said])
         try:
-            text = str(self.tokenizer.apply_chat_template(chat, tokenize=False))
+            text = str(
+                self.tokenizer.apply_chat_template(chat, tokenize=False, **self.template_options)
+            )
         except (ValueError, TemplateError):
             return ()
         if any(words not in text for words in (reply, *then)):
@@ -124,6 +128,7 @@ class Base:
             tools=template_tools(tools) or None,
             add_generation_prompt=True,
             tokenize=False,
+            **self.template_options,
             **clock,
         )
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -162,10 +167,12 @@ def load_base(
     device: str | None = None,
     threads: int = 1,
     chat_template: Path | None = None,
+    thinks: bool = False,
 ) -> Base:
     """Load the model and tokenizer of `folder`; sets this process's torch threads.
 
-    `chat_template` stands in the place of the folder's own, as it does on the server.
+    `chat_template` stands in the place of the folder's own, as it does on the server. A template
+    with a switch for it is told that the model does not think first, unless it `thinks`.
     fp32 weights on the CPU (bf16 arithmetic only where the CPU has it: elsewhere it is measured
     to be 2.7 times slower), bf16 weights on a GPU. Raises BaseInvalid.
     """
@@ -177,9 +184,10 @@ def load_base(
             folder, dtype=torch.float32 if on_cpu else torch.bfloat16, local_files_only=True
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        rendering = template_hash(folder, chat_template)
+        rendering = template_hash(folder, chat_template, thinks=thinks)
+        template = template_text(folder, chat_template)
         if chat_template is not None:
-            tokenizer.chat_template = template_text(folder, chat_template)
+            tokenizer.chat_template = template
     except (OSError, ValueError, KeyError) as exc:
         raise BaseInvalid(f"the base model in {folder.name} cannot be loaded: {exc}") from exc
     model.to(device).eval().requires_grad_(False)
@@ -192,6 +200,7 @@ def load_base(
         weights_hash=weights_hash(folder),
         device=device,
         name=folder.name,
+        template_options=template_options(template, thinks=thinks),
         autocast_dtype=torch.bfloat16 if not on_cpu or _cpu_has_bf16() else None,
     )
 

@@ -71,6 +71,8 @@ class VllmEngine:
         on_delta: OnDelta | None = None,
     ) -> Rollout:
         body = _chat_body(self._served_name(policy), messages, params, shape)
+        if self._config.template_options:
+            body["chat_template_kwargs"] = dict(self._config.template_options)
         gathered = Gathered(shows_logprobs=params.top_logprobs is not None)
         async with (
             self._client() as client,

@@ -181,12 +181,31 @@ async def test_a_process_that_is_held_up_while_it_connects_asks_again() -> None:
             assert await asyncio.gather(hasty.loaded(), hold_up_after(steps)) == [{}, None]
 
 
+async def test_the_server_is_told_what_the_template_is_to_be_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(json.loads(request.content))
+        return httpx.Response(400, json={"message": "no"})
+
+    for told in ({"enable_thinking": False}, {}):
+        engine = answered_by(monkeypatch, answer, template_options=told)
+        with pytest.raises(EngineRefused):
+            await engine.generate(QUESTION, policy=BASE, params=SHORT)
+    assert asked[0]["chat_template_kwargs"] == {"enable_thinking": False}
+    assert "chat_template_kwargs" not in asked[1]
+
+
 def answered_by(
-    monkeypatch: pytest.MonkeyPatch, answer: Callable[[httpx.Request], httpx.Response]
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Callable[[httpx.Request], httpx.Response],
+    **settings: Any,
 ) -> Engine:
     """The real one, whose server says what `answer` does."""
     client, transport = httpx.AsyncClient, httpx.MockTransport(answer)
     monkeypatch.setattr(
         httpx, "AsyncClient", lambda **options: client(**{**options, "transport": transport})
     )
-    return build_engine(EngineConfig(url="http://vllm", key="k"))
+    return build_engine(EngineConfig(url="http://vllm", key="k", **settings))

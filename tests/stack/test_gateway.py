@@ -13,7 +13,13 @@ import httpx
 import pytest
 from transformers import AutoTokenizer
 
-from rollouts.rendering import control_strings, defused, defused_json, template_text
+from rollouts.rendering import (
+    control_strings,
+    defused,
+    defused_json,
+    template_options,
+    template_text,
+)
 from rollouts.types import Message
 from tests.loop.person import (
     ENDLESS,
@@ -103,10 +109,11 @@ def renderer(stack: Stack) -> Base:
     """What the trainer renders prompts with; without the weights."""
     folder = stack.config.model_folder
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    tokenizer.chat_template = template_text(folder, TEMPLATE)
+    template = tokenizer.chat_template = template_text(folder, TEMPLATE)
     nothing: Any = None
     names = {"template_hash": "", "weights_hash": "", "device": "cpu", "name": ""}
-    return Base(model=nothing, tokenizer=tokenizer, **names)
+    told = template_options(template)
+    return Base(model=nothing, tokenizer=tokenizer, template_options=told, **names)
 
 
 NAMED = {"type": "function", "function": {"name": "weather"}}
@@ -161,6 +168,7 @@ def test_prompts_with_tools_calls_and_results_are_rendered_as_the_trainer_does(
     text = base.tokenizer.decode(rendered)
     assert '{"arguments": {"z": 1, "a": [1.5, null, "é <' in text
     assert text.count("<|im_start|>") == 4 + len(results)  # nobody has forged a turn
+    assert "<think>" not in text  # the template would, with tools, were it not told not to
 
 
 def test_a_reply_keeps_to_a_schema(carol: Person) -> None:

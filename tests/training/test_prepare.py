@@ -349,6 +349,26 @@ def test_other_tools_are_another_prompt(tool_base: Base, changes: dict[str, Any]
     assert dropped == {1: "template_changed"}
 
 
+def test_a_model_that_can_think_is_rendered_as_the_server_renders_it(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """It is told not to, unless it shall; what was sampled the other way does not train."""
+    file = tmp_path / "thinks.jinja"
+    file.write_text(TEMPLATE + "{% if enable_thinking is not false %}<think>{% endif %}")
+    asked = [Message(role="user", content="Hello")]
+    told, thinks = (
+        load_base(tiny_folder, device="cpu", chat_template=file, thinks=thinks)
+        for thinks in (False, True)
+    )
+    prompt = told.render(asked)
+    assert prompt == load_base(tiny_folder, device="cpu").render(asked)
+    assert thinks.render(asked) == (*prompt, *told.encode("<think>"))
+    assert told.next_turn_ids == thinks.next_turn_ids
+    sample = make_sample(thinks, 1, messages=asked)
+    _, dropped = prepare(told, [sample], TrainConfig(), baseline=Baseline())
+    assert dropped == {1: "template_changed"}
+
+
 def test_a_template_in_the_place_of_the_folders_own_has_another_hash(
     base: Base, tool_base: Base
 ) -> None:
