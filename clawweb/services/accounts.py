@@ -12,7 +12,7 @@ from datetime import timedelta
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
@@ -26,6 +26,7 @@ CLI_SCOPES = tuple(scope for scope in SCOPES if scope != "export")
 LINK_MINUTES = 15
 MOST_INSTRUCTIONS = 2000  # characters; the conversation needs its room
 MOST_TEMPERATURE = 1.5
+MOST_KEYS = 50  # valid ones that people may make for themselves: limits are per key
 
 
 def _hash(secret: str) -> str:
@@ -40,13 +41,20 @@ def make_key(
     name: str,
     scopes: Sequence[str] = UI_SCOPES,
     days: int | None = None,
+    most: int | None = None,
 ) -> tuple[ApiKey, str]:
-    """A new key and its plain text, which is kept nowhere; None days = until it is revoked."""
+    """A new key and its plain text, which is kept nowhere; None days = until it is revoked.
+    ServiceError for unknown scopes, or where the user has `most` valid keys already."""
     unknown = set(scopes) - set(SCOPES)
     if unknown or not scopes:
         raise ServiceError(f"scopes are some of {', '.join(SCOPES)}, not {sorted(unknown)}")
     plain = f"claw-{secrets.token_urlsafe(32)}"
     with transaction.atomic():
+        if most is not None:
+            User.objects.select_for_update().get(pk=user.pk)  # of two at once one is the last
+            if _valid_keys().filter(user=user).count() >= most:
+                text = _("You have %(n)s valid keys already. Revoke one that nothing uses.")
+                raise ServiceError(text % {"n": most})
         key = ApiKey.objects.create(
             user=user,
             name=name.strip()[:80] or "key",
@@ -63,15 +71,20 @@ def key_for(plain: str) -> ApiKey | None:
     """The valid key with this text, of an active user; notes that it was used (once a minute)."""
     now = timezone.now()
     key = (
-        ApiKey.objects.select_related("user")
-        .filter(Q(expires_at=None) | Q(expires_at__gt=now))
-        .filter(hashed=_hash(plain), revoked_at=None, user__is_active=True)
+        _valid_keys()
+        .select_related("user")
+        .filter(hashed=_hash(plain), user__is_active=True)
         .exclude(user__role=Role.PENDING, user__is_superuser=False)
         .first()
     )
     if key and (key.last_used_at is None or now - key.last_used_at > timedelta(minutes=1)):
         ApiKey.objects.filter(pk=key.pk).update(last_used_at=now)
     return key
+
+
+def _valid_keys() -> QuerySet[ApiKey]:
+    unended = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
+    return ApiKey.objects.filter(unended, revoked_at=None)
 
 
 @transaction.atomic

@@ -214,7 +214,13 @@ def make_key(request: HttpRequest) -> HttpResponse:
     form = KeyForm(request.POST)
     if not form.is_valid():
         return _settings_page(request, key_form=form)
-    key, plain = accounts.make_key(user=request.user, **form.cleaned_data)
+    try:
+        key, plain = accounts.make_key(
+            user=request.user, **form.cleaned_data, most=accounts.MOST_KEYS
+        )
+    except ServiceError as exc:
+        form.add_error(None, str(exc))
+        return _settings_page(request, key_form=form)
     return _settings_page(request, new_key=key, plain=plain)
 
 

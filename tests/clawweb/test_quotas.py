@@ -13,7 +13,7 @@ from clawweb.models import AdapterState, ChatSession, TrainingJob, Turn, User
 from clawweb.selectors import quotas
 from clawweb.selectors.effective import HIDDEN, effective
 from clawweb.selectors.learning import agent_status
-from clawweb.services import chat, erasure, housekeeping, jobs, serving
+from clawweb.services import accounts, chat, erasure, housekeeping, jobs, serving
 from clawweb.services.errors import QuotaReached
 from clawweb.services.forgetting import erase_learning
 from rollouts.types import Rollout, SamplingParams
@@ -250,3 +250,24 @@ def test_no_secret_has_a_name_that_is_shown(setting: Any) -> None:
     assert len(secret) >= 4
     setting(**dict.fromkeys(secret, "s3cret"))
     assert "s3cret" not in str(effective())
+
+
+def test_people_make_themselves_so_many_valid_keys(
+    alice: User, bob: User, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Limits are per key. Revoked and ended ones take no place, others' and an operator's do not
+    matter."""
+    monkeypatch.setattr(accounts, "MOST_KEYS", 2)
+    client.force_login(alice)
+    asked = {"name": "laptop", "scopes": ["chat"]}
+    accounts.make_key(user=bob, name="his")
+    ended, _ = accounts.make_key(user=alice, name="ended", days=1)
+    type(ended).objects.filter(pk=ended.pk).update(expires_at=timezone.now())
+    assert [client.post("/settings/keys/", asked).status_code for _ in range(3)] == [200, 200, 422]
+    refused = client.post("/settings/keys/", asked).content.decode()
+    assert "You have 2 valid keys already." in refused
+    assert 'id="new-key"' not in refused
+    accounts.make_key(user=alice, name="by the operator")
+    for key in alice.api_keys.exclude(pk=ended.pk)[:2]:
+        accounts.revoke_key(user=alice, key_id=key.pk)
+    assert client.post("/settings/keys/", asked).status_code == 200
