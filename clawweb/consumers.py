@@ -270,7 +270,9 @@ class ChatConsumer(NudgeConsumer):
 def _refusal(content: Any, message: str) -> dict[str, Any]:
     """Why a command was not done, with the names that the browser gave in it."""
     known = content if isinstance(content, dict) else {}
-    names = {name: known.get(name) for name in ("client_id", "turn")}
+    given = {name: known.get(name) for name in ("client_id", "turn")}
+    # What is no name is not said back: it may nest too deep to be written.
+    names = {name: value if isinstance(value, str) else None for name, value in given.items()}
     return {"type": "error", "message": message, **names}
 
 

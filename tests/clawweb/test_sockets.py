@@ -201,6 +201,7 @@ async def test_a_frame_that_is_no_command_gets_an_error_and_the_socket_stays_ope
             *({"text": text} for text in ("", "{", "[" * 100_000, f"{follow}1e999}}")),
             *({"text": f"{follow}{cursor}}}"} for cursor in ("NaN", "[1]", '"x"')),
             {"bytes": b"\x00\xff"},
+            *({"text": '{"client_id": ' + "[" * n + "]" * n + "}"} for n in range(700, 1000, 20)),
         ):
             await chat.send_input({"type": "websocket.receive", **frame})
             assert (await until(chat, "error"))[0]["message"] == "That message is malformed."
