@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
 
@@ -28,6 +30,15 @@ PASSWORD = "correct horse battery"
 def many_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Users of other tests have the same numbers, and their tries were counted, too."""
     monkeypatch.setattr("clawweb.views.second_factor.TRIES", 1000)
+
+
+@pytest.fixture(autouse=True)
+def one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the codes stands still: else one of them gives way to the next in the middle of
+    a test, as it does each half minute, and what was used already is another than what is asked."""
+    now = time.time()
+    still = SimpleNamespace(time=lambda: now)
+    monkeypatch.setattr("allauth.mfa.totp.internal.auth.time", still)
 
 
 def code_of(secret: str, later: int = 0) -> str:
