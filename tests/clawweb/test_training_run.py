@@ -30,6 +30,7 @@ from clawweb.services.errors import LeaseLost
 from rollouts.rendering import defuse
 from rollouts.types import Message
 from tests.factories import down, make_adapter, make_turn, up
+from tests.loop.person import wait_for
 from training.config import TrainConfig
 from training.gate import measure
 
@@ -394,6 +395,5 @@ def test_a_keeper_goes_on_when_the_database_is_away_for_a_moment(alice, monkeypa
     monkeypatch.setattr("clawweb.keeper.finishing.finish_wanted", lambda job: False)
     monkeypatch.setattr("clawweb.keeper.close_old_connections", lambda: None)
     with training_run.Keeper(job_of(alice, 1)) as keeper:
-        keeper.thread.join(timeout=3)
+        wait_for("the next look", lambda: keeper.cancelled, timeout=30)
         assert keeper.thread.is_alive()
-        assert keeper.cancelled
