@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import socketserver
 import subprocess
@@ -23,6 +22,7 @@ import openai
 import pytest
 
 from clawweb.config import ROOT
+from tests.loop.person import held_still
 from tests.prepare import CLIENTS, in_ci
 from tests.realstack import Stack
 
@@ -283,8 +283,7 @@ def test_both_sdks_wait_in_line_with_us(
     asked = say("Name a river.", stream=True)
     names = {"OPENAI_BASE_URL": f"{stack.url}/v1", "OPENAI_API_KEY": key}
     command = [node, "--input-type=module", "-e", WAITING, json.dumps(asked)]
-    stack.kill("generator", signal.SIGSTOP)
-    try:
+    with held_still(stack, "generator"):
         other = subprocess.Popen(
             command, cwd=CLIENTS, env={**os.environ, **names}, stdout=subprocess.PIPE, text=True
         )
@@ -297,8 +296,6 @@ def test_both_sdks_wait_in_line_with_us(
             assert "x-clawweb-adapter" not in raw.headers
         assert ended(client, raw.headers["x-clawweb-turn"], 60) == "stopped"
         assert other.stdout.readline() == "begun\n"
-    finally:
-        stack.kill("generator", signal.SIGCONT)
     chunks = list(stream)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     for turn, read in ([chunks[0].id, text], json.loads(other.stdout.readline())):
