@@ -28,6 +28,9 @@ JOB_SECONDS = 480  # on a machine that does ten other things
 # For replies that must still be written when they are broken off: a sampled one may be short. 2 is
 # the token that ends the tests' model's.
 ENDLESS = {"logit_bias": {"2": -100}}
+# The same where log-probs are wanted, which a bias leaves none of: by its likely words a story of
+# the tests' model goes on and on.
+LIKELY = {"temperature": 0.1}
 
 
 def wait_for(what: str, ask: Callable[[], Any], *, timeout: float, every: float = 0.1) -> Any:

@@ -23,6 +23,7 @@ from rollouts.types import Policy
 from tests.loop.conftest import Lesson, rated_turns
 from tests.loop.person import (
     ENDLESS,
+    LIKELY,
     Person,
     engine_of,
     held_still,
@@ -66,7 +67,7 @@ def story(someone: Person, **more: Any) -> Iterator[tuple[str, Iterator[str]]]:
 
 
 def test_a_caller_who_hangs_up_ends_the_generation(stack: Stack, bob: Person) -> None:
-    with story(bob) as (turn_id, _):
+    with story(bob, **LIKELY) as (turn_id, _):
         pass
     wait_for("vLLM at rest", lambda: not running_requests(stack), timeout=20)
     wait_for("the turn ended", lambda: bob.turn(turn_id)["state"] != "streaming", timeout=20)
