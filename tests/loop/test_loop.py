@@ -17,7 +17,7 @@ from rollouts.engines.base import Engine
 from rollouts.hints import hinted_messages
 from rollouts.types import BASE, Message, Policy
 from tests.loop.conftest import QUESTIONS, Lesson
-from tests.loop.person import Person, engine_of, listed, rows
+from tests.loop.person import ENDLESS, Person, engine_of, listed, rows
 from tests.realstack import Stack
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
@@ -62,6 +62,7 @@ def test_openais_client_streams_with_usage(stack: Stack, alice: Person) -> None:
             max_tokens=40,  # so many that they do not all come at once
             stream=True,
             stream_options={"include_usage": True},
+            **ENDLESS,
         )
         chunks = list(raw.parse())
     texts = [c.choices[0].delta.content or "" for c in chunks if c.choices]
