@@ -302,8 +302,19 @@ def plain(text: str) -> str:
     return "".join(re.findall(r"[^\W_]", unnumbered))
 
 
+def answer_with_likely_words(page: Page) -> None:
+    """A small model's long texts then go on and on; else some end within a line."""
+    page.goto("/settings/")
+    form = page.get_by_role("region", name="How the chat asks")
+    form.get_by_label("Temperature").fill("0.1")
+    form.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("Saved. Your next message is asked so.")).to_be_visible()
+    page.goto("/chat/")
+
+
 def test_escape_stops_a_reply_and_what_came_can_be_rated(visit: Visit) -> None:
     page = visit("cleo")
+    answer_with_likely_words(page)
     ask(page, "Write a very long essay on moss.", words=4)
     turn = page.locator(".turn").last
     expect(turn).to_have_attribute("data-state", "stopped")
