@@ -285,7 +285,8 @@ def test_a_reload_in_mid_answer_loses_nothing(visit: Visit) -> None:
         page.reload()
         if turn.get_attribute("data-state") == "streaming":
             break
-    expect(turn).to_have_attribute("data-state", "streaming")
+    else:
+        pytest.fail("no reply was being written after a reload")
     later = read(page, len(before.split()) + 8)
     assert plain(later).startswith(plain(before))
 
