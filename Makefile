@@ -59,6 +59,10 @@ test-cluster: install  ## Two web processes, three workers, two model servers; s
 	@$(BIN)/python tests/prepare.py
 	TESTS_CLUSTER=1 $(BIN)/python -m pytest tests/stack/test_cluster.py
 
+.PHONY: test-bases
+test-bases: install  ## Other families of base models, a server each; ten minutes
+	TESTS_BASES=1 $(BIN)/python -m pytest tests/stack/test_bases.py
+
 LANGUAGES = --locale de
 MESSAGES = $(LANGUAGES) --no-location --no-wrap --no-obsolete --ignore static/vendor/* --ignore tests/* --ignore bench/* --ignore .venv/* --ignore var/*
 .PHONY: messages

@@ -181,12 +181,11 @@ def person(stack: Stack, name: str) -> Iterator[Person]:
         yield someone
 
 
-def engine_of(stack: Stack) -> Engine:
+def engine_of(stack: Stack, **more: Any) -> Engine:
     """The stack's vLLM as the product reaches it."""
     settings = stack.config
-    return build_engine(
-        EngineConfig(url=settings.vllm, key=settings.secret("vllm_key", settings.vllm_key))
-    )
+    key = settings.secret("vllm_key", settings.vllm_key)
+    return build_engine(EngineConfig(url=settings.vllm, key=key, **more))
 
 
 @contextmanager
