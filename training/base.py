@@ -190,6 +190,8 @@ def load_base(
             tokenizer.chat_template = template
     except (OSError, ValueError, KeyError) as exc:
         raise BaseInvalid(f"the base model in {folder.name} cannot be loaded: {exc}") from exc
+    if getattr(model.config, "attn_logit_softcapping", None):  # torch's own attention knows no cap
+        model.set_attn_implementation("eager")
     model.to(device).eval().requires_grad_(False)
     _check_head(model)
     _check_reading_on(model)
@@ -210,15 +212,30 @@ def _cpu_has_bf16() -> bool:
     return bool(able.get("avx512_bf16") or able.get("amx_bf16") or able.get("bf16"))
 
 
+def finished(model: Any, logits: Tensor) -> Tensor:
+    """What the output layer gave, as the architecture goes on with it: divided (Granite),
+    multiplied (Cohere) or bent towards a cap (Gemma 2)."""
+    config = model.config
+    if divisor := getattr(config, "logits_scaling", None):
+        logits = logits / divisor
+    if factor := getattr(config, "logit_scale", None):
+        logits = logits * factor
+    if cap := getattr(config, "final_logit_softcapping", None):
+        logits = cap * torch.tanh(logits / cap)
+    return logits
+
+
 @torch.no_grad()
 def _check_head(model: Any) -> None:
-    """Losses apply the output layer to hidden states themselves; refuse models that do more."""
+    """Losses go from hidden states to logits themselves; refuse models that do it otherwise."""
     ids: Tensor = torch.tensor([[1, 2, 3]], device=model.device)
     hidden = model.get_decoder()(input_ids=ids).last_hidden_state
-    ours = model.get_output_embeddings()(hidden).float()
+    ours = finished(model, model.get_output_embeddings()(hidden).float())
     theirs = model(input_ids=ids).logits.float()
     if not torch.allclose(ours, theirs, atol=1e-2, rtol=1e-2):
-        raise BaseInvalid("this architecture changes its logits after the output layer")
+        raise BaseInvalid(
+            "this architecture changes its logits after the output layer in a way of its own"
+        )
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache
 
-from training.base import Base
+from training.base import Base, finished
 from training.batching import PaddedBatch, Pair, pad_batch
 from training.logprobs import reverse_kl, token_logprobs
 
@@ -261,10 +261,10 @@ def held_to_question(
 
 
 def logits(base: Base, hidden_NH: Tensor) -> Tensor:
-    """The output layer on hidden states: (N, V), fp32."""
+    """The output layer on hidden states, and what follows it: (N, V), fp32."""
     with base.lowered():
         result: Tensor = base.model.get_output_embeddings()(hidden_NH)
-    return result.float()
+    return finished(base.model, result.float())
 
 
 def backward_in_chunks(hidden_NH: Tensor, loss_of: Callable[[Tensor, slice], Tensor]) -> float:

@@ -29,10 +29,20 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(not os.environ.get("TESTS_BASES"), reason="make test-bases runs it"),
 ]
-FAMILIES = (
-    "gemma3_text", "ministral", "mistral", "olmo2", "phi3", "qwen2", "qwen3",
-    "smollm3",
-)  # fmt: skip
+# What the architecture changes of its logits after the output layer stands beside it.
+FAMILIES: dict[str, dict[str, float]] = {
+    "cohere": {"logit_scale": 0.25},
+    "gemma2": {"final_logit_softcapping": 5.0, "attn_logit_softcapping": 1.0},
+    "gemma3_text": {},
+    "granite": {"logits_scaling": 4.0},
+    "ministral": {},
+    "mistral": {},
+    "olmo2": {},
+    "phi3": {},
+    "qwen2": {},
+    "qwen3": {},
+    "smollm3": {},
+}
 # As Qwen3's template has it: a model that is told not to think gets an empty thought.
 SWITCH = "{% if add_generation_prompt and enable_thinking is false %}<think></think>{% endif %}"
 QUESTION = [Message(role="user", content="Why is the sky blue?")]
@@ -51,6 +61,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         num_attention_heads=2, num_key_value_heads=1, head_dim=32, max_position_embeddings=1024,
         bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id, initializer_range=0.3, tie_word_embeddings=True,
+        **FAMILIES[request.param],
     )  # fmt: skip
     AutoModelForCausalLM.from_config(config).save_pretrained(place / request.param)
     tokenizer.save_pretrained(place / request.param)

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from peft import PeftModel
-from torch import Tensor
-from transformers import MistralConfig, MistralForCausalLM
+from torch import Tensor, nn
+from transformers import (
+    AutoTokenizer,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 from tests.training.conftest import make_sample
 from tests.training.test_methods import sizes_of_passes
 from training import batching, forward
 from training.adapters import adapter_tensors
-from training.base import Base, _check_reading_on
+from training.base import Base, _check_head, _check_reading_on, load_base
 from training.batching import Item, Pair
 from training.config import TrainConfig
 from training.errors import BaseInvalid
-from training.forward import KeptPrompts, read_once, replies_logprobs, response_hidden
+from training.forward import KeptPrompts, logits, read_once, replies_logprobs, response_hidden
 from training.teacher import Teacher
 
 
@@ -257,3 +266,53 @@ def test_a_model_that_forgets_what_it_has_read_is_refused(base: Base) -> None:
 
     with pytest.raises(BaseInvalid, match="read on"):
         _check_reading_on(Forgetful())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"logits_scaling": 4.0}, {"logit_scale": 0.25}, {"final_logit_softcapping": 1.5}],
+    ids=["granite", "cohere", "gemma2"],
+)
+def test_what_follows_the_output_layer_is_part_of_the_logits(
+    base: Base, monkeypatch: pytest.MonkeyPatch, change: dict[str, float]
+) -> None:
+    """By hand: of 3 and 1 a quarter is 0.75 and 0.25; 1.5 tanh(2) is 1.446, 1.5 tanh(2/3) 0.874."""
+    monkeypatch.setattr(base.model, "config", SimpleNamespace(**change))
+    head = nn.Linear(1, 2, bias=False)
+    head.weight.data[:] = torch.tensor([[3.0], [1.0]])
+    monkeypatch.setattr(base.model, "get_output_embeddings", lambda: head)
+    expected = [1.446, 0.874] if "final_logit_softcapping" in change else [0.75, 0.25]
+    found = logits(base, torch.ones(1, 1))
+    torch.testing.assert_close(found, torch.tensor([expected]), rtol=1e-3, atol=1e-3)
+
+
+def test_a_model_with_logits_of_its_own_is_refused(
+    base: Base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _check_head(base.model)
+    monkeypatch.setattr(base.model.config, "logits_scaling", 2.0, raising=False)  # not in its code
+    with pytest.raises(BaseInvalid, match="logits"):
+        _check_head(base.model)
+
+
+def test_a_cap_on_attention_holds_in_training(tiny_folder: Path, tmp_path: Path) -> None:
+    """Gemma 2's. torch's own attention, which transformers takes unasked, has none."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(tiny_folder)
+    config = Gemma2Config(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=16, initializer_range=0.3,
+        attn_logit_softcapping=0.5, final_logit_softcapping=5.0, query_pre_attn_scalar=16,
+    )  # fmt: skip
+    Gemma2ForCausalLM(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    capped = replace(load_base(tmp_path, device="cpu"), autocast_dtype=None)
+    ids = torch.tensor([capped.encode("Why is the sky blue?")])
+    found, other = (
+        Gemma2ForCausalLM.from_pretrained(tmp_path, attn_implementation=kind)(input_ids=ids).logits
+        for kind in ("eager", "sdpa")
+    )
+    assert not torch.allclose(found, other, atol=1e-2)  # else there is nothing to tell
+    said = ids[0].tolist()
+    (ours,) = replies_logprobs(capped, capped.model, [(tuple(said[:5]), tuple(said[5:]))])
+    theirs = torch.log_softmax(found[0, 4:-1], dim=-1).gather(-1, ids[0, 5:, None])[:, 0]
+    torch.testing.assert_close(ours, theirs.detach(), rtol=1e-4, atol=1e-4)
