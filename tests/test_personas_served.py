@@ -135,10 +135,23 @@ def test_what_make_run_makes_of_them_stands_by_itself_on_questions_never_tuned_o
     rows += [row_of("hinted", evals={"0": found}), row_of(evals={"0": found, "16": found})]
     text = table(rows)
     line = (
-        "| short | 3 | 0.00 (0.00–0.00) | 0.80 (0.70–0.90) | 0.80 (0.70–0.90) | 0.04 (0.19) |"
+        "| short | 3 | 0.00 (0.00–0.00) | 0.80 (0.70–0.90) | 0.80 (0.70–0.90) |"
+        " 1.00 (1.00–1.00) | 1.00 (1.00–1.00) | 1.00 (1.00–1.00) | 0.04 (0.19) |"
         " 3 of 6 | 3 | 60 (60–60) |"
     )
     assert line in text
+    (asked_less,) = [{**row} for row in rows if row["seed"] == 2 and row["recipe"] == SERVED]
+    asked_less["evals"] = {
+        n: {"satisfied": 0.5, "nll": 1.0, "passed": [1, 0] * (HELD_OUT // 2)}
+        for n in ("0", "8", "16", "32")
+    }
+    (fewer,) = [
+        line
+        for line in table([*rows[:2], asked_less]).splitlines()
+        if line.startswith("| short | 3 |")
+    ]
+    assert "| 0.85 (0.80–0.90), 2 of 3 | 0.85 (0.80–0.90), 2 of 3 | 1.00 (0.50–1.00) |" in fewer
+    assert fewer.count("|") == line.count("|")  # nothing stands where nobody knows it
     served = f"satisfied after 16 as `make run` serves it (`{SERVED}`, below): 0.90"
     assert f"| {served} | 0.800 (short 0.80) | **no** |" in text
     better = table([row for row in rows if row["seed"] != 2])

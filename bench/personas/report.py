@@ -136,8 +136,8 @@ def mean_over(cells: Cells, turns: Sequence[int], people: Sequence[str], which: 
 def served(cells: Cells) -> list[str]:
     """What a job of the product makes of the same people, on questions that were never tuned on."""
     group = [cell for cell in cells if cell["recipe"] in AS_SERVED]
-    turns = sorted({int(n) for cell in group for n in cell["evals"]})
-    rows = []
+    asked = {int(n) for cell in group for n in cell["evals"] if unseen(cell, int(n)) is not None}
+    turns, rows = sorted(asked), []
     for recipe, person in product(AS_SERVED, people_of(group)):
         ran = of(group, recipe=recipe, person=person)
         if not ran:
@@ -145,15 +145,18 @@ def served(cells: Cells) -> list[str]:
         updates = [update for cell in ran for update in cell["updates"]]
         refused = sum(not update["accepted"] for update in updates)
         steps = statistics.median(update["steps"] for update in updates)
-        shares = [[s for cell in ran if (s := unseen(cell, n)) is not None] for n in turns]
+        other = [[s for cell in ran if (s := unseen(cell, n)) is not None] for n in turns]
+        first = [shared_shares(ran, n) for n in turns]
+        shares = [f"{spread(each)}{few(each, ran)}" for each in (*other, *first)]
         drifts, limits = (
             statistics.median(cell["gate"][name] for cell in ran)
             for name in ("drift_elsewhere", "drift_elsewhere_limit")
         )
         told = f"{person}, thumbs alone" if recipe == THUMBS_SERVED else person
-        row = [told, seeds_of(ran), *map(spread, shares), f"{drifts:.2f} ({limits:.2f})"]
+        row = [told, seeds_of(ran), *shares, f"{drifts:.2f} ({limits:.2f})"]
         rows.append([*row, f"{refused} of {len(updates)}", f"{steps:.0f}", seconds(ran)])
-    head = ["person", "seeds", *(f"{n} turns" for n in turns), "drift elsewhere (limit)"]
+    names = [f"{n} turns" for n in turns] + [f"the first {HELD_OUT}, {n}" for n in turns]
+    head = ["person", "seeds", *names, "drift elsewhere (limit)"]
     said = [
         f"What `make run` makes of the same people (`{SERVED}`; of those who give thumbs and never",
         f"say a word: `{THUMBS_SERVED}`). Unlike in the rest of this page, no set of re-answers",
@@ -161,8 +164,9 @@ def served(cells: Cells) -> list[str]:
         " a first version is kept for",
         "the gate, so that jobs begin at 8, 18, 28, 38 rated turns, and a version that the gate",
         "refuses answers nobody. The shares are of satisfied replies, to held-out questions other",
-        f"than the first {HELD_OUT}, which settings were chosen on. Drift: on questions other than",
-        "those by which a version is moved back. Seconds: with the gate's.",
+        f"than the first {HELD_OUT}, which settings were chosen on; theirs stand beside them, as",
+        "some rows were asked no more. Drift: on questions other than those by which a version is",
+        "moved back. Seconds: with the gate's.",
     ]
     return [*said, "", *grid([*head, "refused", "steps", "s per update"], rows)] if rows else []
 
@@ -250,8 +254,12 @@ def at(group: Cells, turns: int) -> str:
     shares, nlls = values(group, turns, SHARE), values(group, turns, "nll")
     if not shares:
         return "–"
-    few = f", {len(shares)} of {len(group)}" if len(shares) < len(group) else ""
-    return f"{spread(shares)} / {spread(nlls)}{few}"
+    return f"{spread(shares)} / {spread(nlls)}{few(shares, group)}"
+
+
+def few(known: Sequence[float], group: Cells) -> str:
+    """On how many of the seeds, where it is not all."""
+    return f", {len(known)} of {len(group)}" if 0 < len(known) < len(group) else ""
 
 
 def tokens(group: Cells) -> str:
