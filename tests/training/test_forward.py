@@ -303,6 +303,7 @@ def test_a_cap_on_attention_holds_in_training(tiny_folder: Path, tmp_path: Path)
         num_attention_heads=2, num_key_value_heads=1, head_dim=16, initializer_range=0.3,
         attn_logit_softcapping=0.5, final_logit_softcapping=5.0, query_pre_attn_scalar=16,
     )  # fmt: skip
+    torch.manual_seed(0)
     Gemma2ForCausalLM(config).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     capped = replace(load_base(tmp_path, device="cpu"), autocast_dtype=None)
