@@ -55,6 +55,7 @@ SWEPT = gettext_noop("has looked for what was left undone")
 WRITES = gettext_noop("replies being written: %(n)s")
 TRAINS = gettext_noop("training %(job)s")
 LOADS = gettext_noop("loading the model")
+CANNOT_TRAIN = gettext_noop("cannot train: %(why)s")
 READS = gettext_noop("reading what followed a reply")
 # Why base answered in a version's place
 NOT_THERE = gettext_noop("version %(n)s is not there any more")
@@ -135,7 +136,7 @@ _GATE = (
 )
 _WITH_VALUES = (
     *(DIED, FAILED, BROKE, WENT_LIVE, NOT_SERVED, DISAGREES, READY, ATTEMPT, NOT_REACHED),
-    *(UNHEARD, LEARNED, TIME_UP, AS_ASKED, WRITES, TRAINS),
+    *(UNHEARD, LEARNED, TIME_UP, AS_ASKED, WRITES, TRAINS, CANNOT_TRAIN),
     *(UNREADABLE, DEPLOYED_BY, ROLLED_BACK, NOT_THERE, NOT_LOADED, NOBODY_CAME, TOO_LONG, REFUSED),
     MESSAGE_TOO_LONG,
     *(EXPORTED, IMPORTED, SCORES, KNOWN, LEFT_OUT, LINE, MORE),

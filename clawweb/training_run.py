@@ -355,9 +355,15 @@ def loaded_base() -> Base:
 
 
 def warm_up() -> None:
-    """Load the base and measure what every gate and every hint asks of it, before a job waits."""
+    """Load the base and measure what every gate and every hint asks of it, before a job waits. What
+    is wrong with the base is said at once, where the worker's work is shown."""
     doing(sentences.LOADS)
-    base = loaded_base()
-    warm(base, neutral_prompts(), TrainConfig(rank=config().lora_rank))
-    wish_probe(base, base.model)
-    doing(sentences.IDLE)
+    try:
+        base = loaded_base()
+        warm(base, neutral_prompts(), TrainConfig(rank=config().lora_rank))
+        wish_probe(base, base.model)
+    except TrainingError as exc:
+        log.error("no job can train: %s", exc)  # it says all: no traceback
+        doing(sentences.CANNOT_TRAIN % {"why": exc})
+    else:
+        doing(sentences.IDLE)
