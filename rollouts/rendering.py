@@ -45,6 +45,8 @@ def template_options(template: str, *, thinks: bool = False) -> dict[str, bool]:
     """What a template is told beside the messages, by server and trainer alike: that the model does
     not think first, unless it shall. Empty for a template without such a switch, or that does not
     parse."""
+    if thinks:
+        return {}
     jinja = Environment(extensions=["jinja2.ext.loopcontrols"])
     try:
         tree = jinja.parse(_GENERATION.sub("", template))
@@ -52,7 +54,7 @@ def template_options(template: str, *, thinks: bool = False) -> dict[str, bool]:
         return {}
     # As vLLM looks, which drops what a template would not read.
     read = meta.find_undeclared_variables(tree)
-    return {} if thinks else {name: False for name in _SWITCHES if name in read}
+    return {name: False for name in _SWITCHES if name in read}
 
 
 def template_hash(folder: Path, override: Path | None = None, *, thinks: bool = False) -> str:
