@@ -161,6 +161,9 @@ def web(config: Config) -> Part:
     command = [sys.executable, "-m", "uvicorn", "clawweb.asgi:application"]
     command += ["--host", config.host, "--port", str(config.port)]
     command += ["--workers", str(config.web_workers), "--timeout-graceful-shutdown", "5"]
+    # An idle connection that its client still counts on fails the next request; uvicorn's own 5 s
+    # is as short as httpx's and Node's. Go's client keeps one for 90 s, Caddy for 120.
+    command += ["--timeout-keep-alive", "150"]
     # Its lines would hold sign-in links; the application logs requests itself.
     command += ["--no-access-log", "--no-server-header"]
     command += ["--ws-max-size", str(MOST_IN_A_MESSAGE)]

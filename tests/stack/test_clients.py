@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import re
@@ -302,6 +303,18 @@ def test_both_sdks_wait_in_line_with_us(
         assert turn_of(client, turn)["reply"] == read != ""
     other.wait(20)
     other.stdout.close()
+
+
+def test_an_idle_connection_lasts_longer_than_clients_count_on_it(stack: Stack) -> None:
+    where = stack.url.removeprefix("http://")
+    with contextlib.closing(http.client.HTTPConnection(where, timeout=20)) as connection:
+        connection.auto_open = 0  # type: ignore[attr-defined]  # a second connection is an error
+        connection.connect()
+        for idle in (6, 0):  # httpx and Node keep one for 4 to 5 s, and so did the server
+            connection.request("GET", "/livez")
+            answer = connection.getresponse()
+            assert (answer.status, answer.read()) == (200, b"ok")
+            time.sleep(idle)
 
 
 # What the pages say
