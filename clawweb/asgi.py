@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
+import resource
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -37,9 +39,20 @@ log = logging.getLogger(__name__)
 
 MOST_BODY = 8 * 1024 * 1024  # bytes; Django refuses more than 4 MiB in words of its own
 MOST_FILE = 52 * 1024 * 1024  # an import, which has at most 50 MiB, and its form
+MOST_OPEN = 65_536  # connections and files
 TAKE_FILES = ("/data/import/", "/api/imports")
 TOO_LARGE = "The request is larger than %d MB, and no larger one is taken here."
 HASHED = re.compile(r"\.[0-9a-f]{12}\.\w+$")
+
+
+def raise_limit_of_open_files() -> None:
+    """As far as this process may, to MOST_OPEN. Many systems begin with 1024 for the sake of
+    programs that call select(); a browser keeps up to seven connections open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_OPEN if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):  # a system with another limit of its own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 class HashedFiles(StaticFiles):
@@ -143,6 +156,7 @@ def _http():  # type: ignore[no-untyped-def]
     )
 
 
+raise_limit_of_open_files()
 application = ProtocolTypeRouter(
     {
         "http": Bounded(Storable(_http())),
