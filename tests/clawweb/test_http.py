@@ -1,0 +1,88 @@
+"""The web server as it is started, by what clients and proxies really send."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.main import main
+
+from clawweb.config import Config
+from clawweb.stack import parts
+
+BODY = b'{"messages": []}'
+CHUNKED = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+# What Java's HttpClient, and so LangChain4j, says of HTTP/2 on plain HTTP.
+OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAI\r\n"
+
+
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    """The body and the client's address."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": body + b" " + scope["client"][0].encode()})
+
+
+@asynccontextmanager
+async def started(**chosen: object) -> AsyncIterator[int]:
+    """The port of a server with the options that the web part has, but for its address."""
+    command = parts.web(Config(_env_prefix="NOT_FROM_THIS_ENVIRONMENT_", **chosen)).command
+    options = main.make_context("uvicorn", command[3:]).params
+    names = ("http", "proxy_headers", "forwarded_allow_ips", "timeout_keep_alive")
+    asked = {name: options[name] for name in names}
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(echo, lifespan="off", log_config=None, **asked))
+    running = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        while not server.started:
+            await asyncio.sleep(0.01)
+        yield listening.getsockname()[1]
+    finally:
+        server.should_exit = True
+        await running
+        listening.close()
+
+
+async def answered(port: int, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(request)
+        async with asyncio.timeout(30):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+def post(*headers: bytes, body: bytes = BODY) -> bytes:
+    head = b"POST / HTTP/1.1\r\nHost: x\r\n" + b"".join(headers)
+    return head + b"\r\n" + body
+
+
+@pytest.mark.parametrize(
+    ("header", "body"),
+    [(b"Content-Length: %d\r\n" % len(BODY), BODY), (b"Transfer-Encoding: chunked\r\n", CHUNKED)],
+)
+async def test_who_offers_http_2_beside_a_request_is_read_whole(header, body):
+    async with started() as port:
+        offered, plain = post(OFFER, header, body=body), post(b"Connection: close\r\n", header)
+        answer = await answered(port, offered + plain[: -len(BODY)] + body)
+    assert answer.count(b"HTTP/1.1 200") == 2
+    assert answer.count(BODY) == 2
+
+
+async def test_nobody_sends_headers_without_end():
+    async with started() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X-A: %s\r\n" % (b"a" * 4000) * 100)
+        async with asyncio.timeout(30):
+            assert b"400 Bad Request" in await reader.read(4096)
+        writer.close()
