@@ -19,6 +19,10 @@ SERVED_NAME = "base"
 LLAMAS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 MOST_IN_A_MESSAGE = 1024 * 1024  # bytes, of a websocket; a chat message has at most 100,000 letters
 
+# Where a trusted proxy may stand: this machine, private networks. Not anywhere: of a list that it
+# adds to, the last address that is none of these is the client's, whatever the client wrote before.
+PROXIES = "127.0.0.0/8,::1,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,fc00::/7"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
@@ -170,8 +174,10 @@ def web(config: Config) -> Part:
     # Its lines would hold sign-in links; the application logs requests itself.
     command += ["--no-access-log", "--no-server-header"]
     command += ["--ws-max-size", str(MOST_IN_A_MESSAGE)]
-    # On by default, uvicorn believes X-Forwarded-* from any process of this machine.
-    command += ["--proxy-headers"] if config.trusted_proxy else ["--no-proxy-headers"]
+    # On by default, uvicorn believes X-Forwarded-* from any process of this machine; where a proxy
+    # is trusted, from no other machine or container.
+    believed = ["--proxy-headers", "--forwarded-allow-ips", PROXIES]
+    command += believed if config.trusted_proxy else ["--no-proxy-headers"]
     return Part(name="web", command=command)
 
 

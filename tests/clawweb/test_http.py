@@ -86,3 +86,27 @@ async def test_nobody_sends_headers_without_end():
         async with asyncio.timeout(30):
             assert b"400 Bad Request" in await reader.read(4096)
         writer.close()
+
+
+FORWARDED = b"X-Forwarded-For: 198.51.100.9, 203.0.113.7\r\n"  # the first is the client's own words
+CLOSE = (b"Connection: close\r\n", b"Content-Length: %d\r\n" % len(BODY))
+
+
+@pytest.mark.parametrize(
+    ("trusted", "proxy", "address"),
+    [
+        (True, "127.0.0.1", b"203.0.113.7"),
+        (True, "172.18.0.5", b"203.0.113.7"),  # another container
+        (True, "192.168.1.2", b"203.0.113.7"),  # another machine
+        (True, "198.51.100.1", b"198.51.100.1"),  # no proxy of ours
+        (False, "127.0.0.1", b"127.0.0.1"),
+    ],
+)
+async def test_a_trusted_proxy_says_whose_request_it_is(trusted, proxy, address, monkeypatch):
+    """All people behind one that is not believed are one address, with one count of wrong tries."""
+    from uvicorn.protocols.http import h11_impl
+
+    monkeypatch.setattr(h11_impl, "get_remote_addr", lambda transport: (proxy, 1))
+    async with started(trusted_proxy=trusted) as port:
+        answer = await answered(port, post(FORWARDED, *CLOSE))
+    assert BODY + b" " + address + b"\r\n" in answer
