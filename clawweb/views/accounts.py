@@ -20,7 +20,7 @@ from django.urls import reverse, reverse_lazy
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
-from django.views.decorators.http import require_GET, require_http_methods
+from django.views.decorators.http import require_http_methods, require_safe
 
 from clawweb.config import config
 from clawweb.limits import Refused, limits_of, note_attempt
@@ -169,7 +169,7 @@ def _too_many(
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def effective_settings(request: HttpRequest) -> HttpResponse:
     """What this installation is set to; secrets are hidden."""
     if not request.user.is_superuser:
@@ -179,7 +179,7 @@ def effective_settings(request: HttpRequest) -> HttpResponse:
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def settings(request: HttpRequest) -> HttpResponse:
     return _settings_page(request)
 

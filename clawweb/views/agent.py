@@ -14,7 +14,7 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET, require_http_methods
+from django.views.decorators.http import require_http_methods, require_safe
 
 from clawweb.models import AdapterState, User
 from clawweb.selectors import agent as learned
@@ -36,7 +36,7 @@ LONG = 640.0  # of the drawing of what answered when
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def agent(request: HttpRequest) -> HttpResponse:
     user = request.user
     context = {**_learned_context(user), **_rechecks_context(user), **_ratings_context(request)}
@@ -47,21 +47,21 @@ def agent(request: HttpRequest) -> HttpResponse:
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def learned_part(request: HttpRequest) -> HttpResponse:
     return render(request, "agent/_learned.html", _learned_context(request.user))
 
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def rechecks_part(request: HttpRequest) -> HttpResponse:
     return render(request, "agent/_rechecks.html", _rechecks_context(request.user))
 
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def forget_part(request: HttpRequest) -> HttpResponse:
     return render(request, "agent/_forget.html", {"learned_chats": learned_chats(request.user)})
 
@@ -87,7 +87,7 @@ def erase(request: HttpRequest) -> HttpResponse:
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def ratings_part(request: HttpRequest) -> HttpResponse:
     return render(request, "agent/_ratings.html", _ratings_context(request))
 

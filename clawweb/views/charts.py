@@ -12,7 +12,7 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 from django.utils.cache import get_conditional_response, patch_cache_control
 from django.utils.translation import gettext as _
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from clawweb.figures import CHARTS, figures
 from clawweb.models import TrainingJob, User
@@ -31,7 +31,7 @@ OFFERED = 30  # newest other jobs that a page offers to compare with
 
 
 @login_required
-@require_GET
+@require_safe
 def job_series(request: HttpRequest, job_id: str) -> HttpResponse:
     """The points to draw: `after` a step, `from` and `to` a step, `with` other jobs. The same
     request has the same answer, and 304 when the browser holds it."""
@@ -48,7 +48,7 @@ def job_series(request: HttpRequest, job_id: str) -> HttpResponse:
 
 
 @login_required
-@require_GET
+@require_safe
 def job_csv(request: HttpRequest, job_id: str) -> HttpResponse:
     """Every point and every value that was measured, in full precision; `with` other jobs."""
     rows = [(job, point) for job in _jobs(request, job_id) for point in metric_points(job)]

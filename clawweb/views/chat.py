@@ -14,7 +14,7 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from clawweb.models import ChatSession, Turn, User
 from clawweb.models.ids import is_number
@@ -41,14 +41,14 @@ LISTED_AT_MOST = 100 * LISTED
 SHOWN = 40  # turns of a chat at first, and at each step back
 
 
-@require_GET
+@require_safe
 def home(request: HttpRequest) -> HttpResponse:
     return redirect("chat")
 
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def chat(request: HttpRequest, session_id: str | None = None) -> HttpResponse:
     """The page as the rows have it; a running reply is followed from there by the script."""
     session = own_session(request.user, session_id) if session_id else None
@@ -77,7 +77,7 @@ def chat(request: HttpRequest, session_id: str | None = None) -> HttpResponse:
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def earlier_part(request: HttpRequest, turn_id: str) -> HttpResponse:
     """The turns of the branch before this one, as many as the page shows at first."""
     try:
@@ -95,7 +95,7 @@ def earlier_part(request: HttpRequest, turn_id: str) -> HttpResponse:
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def sessions_part(request: HttpRequest) -> HttpResponse:
     """The list of sessions, fetched again when one was opened."""
     words = request.GET.get("q", "").strip()[:100]
@@ -109,7 +109,7 @@ def sessions_part(request: HttpRequest) -> HttpResponse:
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def agent_part(request: HttpRequest) -> HttpResponse:
     """The agent's chip, fetched again when a rating, a job or a version changed."""
     return render(request, "parts/_agent.html", {"agent": agent_status(request.user)})

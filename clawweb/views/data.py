@@ -12,7 +12,7 @@ from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from clawweb import tasks
 from clawweb.models import User
@@ -39,7 +39,7 @@ SHORT_WORDS = {
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def data(request: HttpRequest) -> HttpResponse:
     context = {"shapes": SHAPE_WORDS.items(), **_context(request)}
     return render(request, "data/data.html", context)
@@ -47,7 +47,7 @@ def data(request: HttpRequest) -> HttpResponse:
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def transfers_part(request: HttpRequest) -> HttpResponse:
     return render(request, "data/_transfers.html", _context(request))
 

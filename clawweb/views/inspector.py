@@ -16,7 +16,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from clawweb import sentences
 from clawweb.models import (
@@ -74,7 +74,7 @@ VIEWS = "sessions"  # saved views of this page
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def sessions(request: HttpRequest) -> HttpResponse:
     form = FilterForm(request.user, request.GET)
     filters = form.filters()
@@ -117,7 +117,7 @@ def saved_views(request: HttpRequest) -> HttpResponse:
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def session(request: HttpRequest, session_id: str) -> HttpResponse:
     row = own_session(request.user, session_id)
     turns = turns_of(row)
@@ -153,7 +153,7 @@ def session(request: HttpRequest, session_id: str) -> HttpResponse:
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def map_part(request: HttpRequest, session_id: str) -> HttpResponse:
     """All turns of a session at a glance, fetched again when one of them has changed."""
     row = own_session(request.user, session_id)
@@ -168,7 +168,7 @@ def map_part(request: HttpRequest, session_id: str) -> HttpResponse:
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def turn_part(request: HttpRequest, turn_id: str) -> HttpResponse:
     """One turn, fetched again when it, its rating or what became of that has changed; `reply` says
     how the reply is shown, `prompt` asks for the prompt too."""
@@ -185,7 +185,7 @@ def turn_part(request: HttpRequest, turn_id: str) -> HttpResponse:
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def replay_part(request: HttpRequest, comparison_id: str) -> HttpResponse:
     """What another version answered to a turn's words, beside the turn's own reply."""
     row = comparisons_of(request.user).filter(public_id=comparison_id).first()
@@ -203,7 +203,7 @@ def _own_turn(request: HttpRequest, turn_id: str) -> Turn:
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def download(request: HttpRequest, session_id: str, kind: str) -> HttpResponse:
     """The session as an export has it: a line for it and for each turn, or all as one object."""
     row = own_session(request.user, session_id)

@@ -11,7 +11,7 @@ from django.shortcuts import render
 from django.utils.functional import Promise, SimpleLazyObject
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from clawweb import disk
 from clawweb.config import config
@@ -170,7 +170,7 @@ NUMBERS = [(name, getattr(USUAL, name)) for name in CHOOSABLE if name not in SET
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def jobs(request: HttpRequest) -> HttpResponse:
     context = {
         **_jobs_context(request),
@@ -187,14 +187,14 @@ def jobs(request: HttpRequest) -> HttpResponse:
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def jobs_part(request: HttpRequest) -> HttpResponse:
     return render(request, "console/_jobs.html", _jobs_context(request))
 
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def system_part(request: HttpRequest) -> HttpResponse:
     """A part of its own: it asks the model server, which may take seconds to not answer."""
     status = {
@@ -215,7 +215,7 @@ def system_part(request: HttpRequest) -> HttpResponse:
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def job(request: HttpRequest, job_id: str) -> HttpResponse:
     row = job_or_404(request.user, job_id)
     context = {**_job_context(request.user, row), **charts_context(request, row)}
@@ -224,7 +224,7 @@ def job(request: HttpRequest, job_id: str) -> HttpResponse:
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def job_part(request: HttpRequest, job_id: str, part: str) -> HttpResponse:
     row = job_or_404(request.user, job_id)
     context = _job_context(request.user, row, with_samples=part != "head")

@@ -10,7 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from clawweb.markdown import render as as_html
 from clawweb.models import ChatSession
@@ -24,7 +24,7 @@ PER_PAGE = 30
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def review(request: HttpRequest) -> HttpResponse:
     """Whose chats there are to read; a chat's name is made of its words, so it is not in here."""
     if not request.user.may_review:
@@ -35,7 +35,7 @@ def review(request: HttpRequest) -> HttpResponse:
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 @transaction.atomic
 def review_session(request: HttpRequest, session_id: str) -> HttpResponse:
     """One chat; who reads it is in the audit log before it is shown."""

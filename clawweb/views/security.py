@@ -10,7 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from clawweb.config import config
 from clawweb.services import browsers
@@ -20,7 +20,7 @@ from clawweb.views.problems import posted_from
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def security(request: HttpRequest) -> HttpResponse:
     factors = {row.type: row for row in Authenticator.objects.filter(user=request.user)}
     codes = factors.get(Authenticator.Type.RECOVERY_CODES)

@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.template.defaultfilters import floatformat
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from clawweb.engine import base_hash, get_engine
 from clawweb.models import AdapterState, AdapterVersion, TrainingSample, User
@@ -33,21 +33,21 @@ _AT_LEAST = ("length", "preference", "question", "way")
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def versions(request: HttpRequest) -> HttpResponse:
     return render(request, "console/adapters.html", _context(request.user))
 
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def versions_part(request: HttpRequest) -> HttpResponse:
     return render(request, "console/_adapters.html", _context(request.user))
 
 
 @never_cache
 @login_required
-@require_GET
+@require_safe
 def served_part(request: HttpRequest) -> HttpResponse:
     """A part of its own: it asks the model server, which may take seconds to not answer."""
     try:

@@ -110,3 +110,11 @@ async def test_a_trusted_proxy_says_whose_request_it_is(trusted, proxy, address,
     async with started(trusted_proxy=trusted) as port:
         answer = await answered(port, post(FORWARDED, *CLOSE))
     assert BODY + b" " + address + b"\r\n" in answer
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("page", ["/", "/chat/", "/agent/", "/sessions/", "/jobs/", "/settings/"])
+def test_a_page_says_by_its_head_alone_that_it_is_there(page, alice, client):
+    """As monitors ask, and `curl -I`."""
+    client.force_login(alice)
+    assert client.head(page).status_code == client.get(page).status_code < 400
