@@ -38,6 +38,7 @@ class Config(BaseSettings):
     port: int = Field(8000, ge=1, le=65535)  # and the port
     web_workers: int = Field(1, ge=1)  # processes of the web server
     allowed_hosts: str = ""  # comma-separated, besides loopback and `host`
+    cors_origins: str = ""  # comma-separated; pages elsewhere whose scripts may call /v1 by a key
     trusted_proxy: bool = False  # believe X-Forwarded-Proto and -For
     hsts_seconds: int = Field(86_400, ge=0)  # behind a trusted proxy: TLS is insisted on so long
     sign_up: Literal["closed", "pending", "open"] = "closed"  # may strangers make an account

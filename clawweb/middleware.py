@@ -22,6 +22,7 @@ from django.utils.deprecation import MiddlewareMixin
 from django.utils.translation import gettext as _
 
 from clawweb import acting
+from clawweb.config import config
 from clawweb.logs import route_of
 from clawweb.models import User
 from clawweb.models.ids import uuid7
@@ -107,12 +108,35 @@ def programs(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpReques
         if not request.path_info.startswith("/v1/"):
             return await _awaited(get_response(request))
         request.get_host()  # raises for a host that is not ours
+        shared = _shared_with(request)
         match = request.resolver_match = resolve(request.path_info)
-        response = await _awaited(match.func(request, *match.args, **match.kwargs))
+        if shared and request.method == "OPTIONS":
+            response = HttpResponse(status=204)  # a browser asks before it sends a page's request
+        else:
+            response = await _awaited(match.func(request, *match.args, **match.kwargs))
         response["X-Content-Type-Options"] = "nosniff"
+        for name, value in shared.items():
+            response[name] = value
         return response
 
     return middleware
+
+
+def _shared_with(request: HttpRequest) -> dict[str, str]:
+    """What lets the scripts of a page elsewhere call `/v1`, where its origin is named in the
+    settings: they still need a key, and no cookie counts here."""
+    origin = request.headers.get("Origin", "")
+    named = [each.strip().rstrip("/") for each in config().cors_origins.split(",")]
+    if not origin or origin not in named:
+        return {}
+    return {
+        "Access-Control-Allow-Origin": origin,
+        "Access-Control-Allow-Methods": "GET, POST",
+        "Access-Control-Allow-Headers": request.headers.get("Access-Control-Request-Headers", ""),
+        "Access-Control-Expose-Headers": "*",
+        "Access-Control-Max-Age": "600",
+        "Vary": "Origin, Access-Control-Request-Headers",
+    }
 
 
 async def _awaited(response: Awaitable[HttpResponse]) -> HttpResponse:

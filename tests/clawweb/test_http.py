@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from django.test import AsyncClient
 from uvicorn.main import main
 
 from clawweb.config import Config
@@ -118,3 +119,36 @@ def test_a_page_says_by_its_head_alone_that_it_is_there(page, alice, client):
     """As monitors ask, and `curl -I`."""
     client.force_login(alice)
     assert client.head(page).status_code == client.get(page).status_code < 400
+
+
+CHAT = "/v1/chat/completions"
+ASKS = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+
+
+async def test_a_page_elsewhere_calls_where_its_origin_is_named(setting):
+    """As Open WebUI's Direct Connections do, and whatever else keeps its key in the browser."""
+    setting(cors_origins="https://chat.example, http://127.0.0.1:8080/")
+    page = {"Origin": "https://chat.example"}
+    before = await AsyncClient().options(CHAT, headers={**page, **ASKS})
+    assert before.status_code == 204
+    assert before["Access-Control-Allow-Headers"] == "authorization"
+    for origin in ("https://chat.example", "http://127.0.0.1:8080"):
+        told = await AsyncClient().post(CHAT, headers={"Origin": origin})  # without a key
+        assert (told.status_code, told["Access-Control-Allow-Origin"]) == (401, origin)
+        assert "Access-Control-Allow-Credentials" not in told
+
+
+@pytest.mark.parametrize("named", ["", "https://chat.example"])
+async def test_a_page_of_any_other_origin_does_not(named, setting):
+    setting(cors_origins=named)
+    for origin in ("https://evil.example", "https://chat.example.evil.example", "null", ""):
+        before = await AsyncClient().options(CHAT, headers={"Origin": origin, **ASKS})
+        assert before.status_code == 405
+        assert "Access-Control-Allow-Origin" not in before
+
+
+async def test_what_takes_a_session_is_no_other_pages(setting):
+    setting(cors_origins="https://chat.example")
+    asked = {"Origin": "https://chat.example", **ASKS}
+    before = await AsyncClient().options("/api/sessions", headers=asked)
+    assert "Access-Control-Allow-Origin" not in before
