@@ -36,6 +36,12 @@ from clawweb.turn_types import classify
 log = logging.getLogger(__name__)
 View = Callable[..., Awaitable[HttpResponseBase]]  # of a request, its key and the path's names
 SMALL = 1 << 16  # bytes of a body; reading a larger one would hold up everybody's streams
+STREAM = {
+    # Of a text without a charset many clients take Latin-1 for granted.
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",  # else nginx keeps words until it has some kilobytes of them
+}
 WANTED = "Send a valid key as `Authorization: Bearer <key>`."
 
 
@@ -161,10 +167,7 @@ async def chat_completions(request: HttpRequest, key: ApiKey) -> HttpResponseBas
         ended = await answer.begun()
         if ended is not None and ended.state == TurnState.FAILED:
             return failure(ended)
-        response: HttpResponseBase = StreamingHttpResponse(
-            answer.events(), content_type="text/event-stream"
-        )
-        response["Cache-Control"] = "no-cache"
+        response: HttpResponseBase = StreamingHttpResponse(answer.events(), headers=STREAM)
     else:
         response = await answer.whole()
     _describe(response, answer)

@@ -74,6 +74,17 @@ async def test_streaming_gives_chunks_usage_and_done(alice, engine, valkey_serve
     assert answer["X-Clawweb-Adapter"] == "base"
 
 
+async def test_a_stream_says_its_letters_and_is_held_back_by_no_proxy(alice, engine, valkey_server):
+    """Without a charset it is read as Latin-1 (Python's requests), without the other nginx waits
+    for some kilobytes of it."""
+    async with generating():
+        answer = await ask(alice, stream=True)
+        async for _ in answer.streaming_content:
+            pass
+    assert answer["Content-Type"] == "text/event-stream; charset=utf-8"
+    assert (answer["X-Accel-Buffering"], answer["Cache-Control"]) == ("no", "no-cache")
+
+
 async def test_a_stream_is_never_silent(alice, engine, valkey_server, monkeypatch):
     """A proxy would cut it: comments come while it stands in line, and while the engine is slow.
     Who answers is not known in line, so no header says it."""
