@@ -6,7 +6,6 @@ import json
 import re
 from typing import Annotated, Any, Literal
 
-from django.http import HttpRequest
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -16,9 +15,7 @@ from clawweb.records import Several, storable
 from rollouts.types import Message, ReplyShape, SamplingParams
 
 MAX_SESSION_NAME = 128
-MAX_ONCE = 255
 MAX_TOOLS = 128
-_YES = ("1", "true", "yes", "on")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # OpenAI's, for functions and schemas
 
 # OpenAI's fields that mean nothing here. Clients send them; what they ask for costs nobody anything
@@ -372,27 +369,3 @@ def _check_format(asked: dict[str, Any] | None) -> None:
                 param=f"response_format.json_schema.{field}",
                 code="missing_required_parameter",
             )
-
-
-def headers_of(request: HttpRequest) -> dict[str, str]:
-    """Session, turn type, done and what marks a re-sent request, from the headers, checked; absent
-    ones are left out."""
-    found: dict[str, str] = {}
-    if session := request.headers.get("X-Session-Id", ""):
-        if len(session) > MAX_SESSION_NAME or not session.isprintable():
-            raise Unacceptable(f"X-Session-Id has at most {MAX_SESSION_NAME} printable characters.")
-        found["session"] = session
-    if kind := request.headers.get("X-Turn-Type", "").lower():
-        if kind not in ("main", "side"):
-            raise Unacceptable("X-Turn-Type is main or side.")
-        found["turn_type"] = kind
-    if request.headers.get("X-Session-Done", "").lower() in _YES:
-        found["done"] = "yes"
-    if once := request.headers.get("Idempotency-Key", ""):
-        if len(once) > MAX_ONCE or not once.isprintable():
-            raise Unacceptable(f"Idempotency-Key has at most {MAX_ONCE} printable characters.")
-        found["once"] = once
-    retries = request.headers.get("X-Stainless-Retry-Count", "")
-    if retries.isdecimal() and int(retries[:9]) > 0:
-        found["retried"] = "yes"
-    return found

@@ -16,7 +16,7 @@ from django.views.decorators.csrf import csrf_exempt
 from clawweb import tasks
 from clawweb.api.admission import within_limits
 from clawweb.api.auth import bearer, lacks
-from clawweb.api.chat_request import ChatRequest, headers_of
+from clawweb.api.chat_request import MAX_SESSION_NAME, ChatRequest
 from clawweb.api.completions import Answer, detach, failure, stop_all
 from clawweb.api.openai_errors import OUR_FAULT, Unacceptable
 from clawweb.limits import Refused, note_wrong_key
@@ -42,6 +42,8 @@ STREAM = {
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",  # else nginx keeps words until it has some kilobytes of them
 }
+MAX_ONCE = 255
+_YES = ("1", "true", "yes", "on")
 WANTED = "Send a valid key as `Authorization: Bearer <key>`."
 
 
@@ -172,6 +174,40 @@ async def chat_completions(request: HttpRequest, key: ApiKey) -> HttpResponseBas
         response = await answer.whole()
     _describe(response, answer)
     return response
+
+
+def headers_of(request: HttpRequest) -> dict[str, str]:
+    """Session, turn type, done and what marks a re-sent request, from the headers, checked; absent
+    ones are left out."""
+    found: dict[str, str] = {}
+    if session := _text(request, "X-Session-Id"):
+        if len(session) > MAX_SESSION_NAME or not session.isprintable():
+            raise Unacceptable(f"X-Session-Id has at most {MAX_SESSION_NAME} printable characters.")
+        found["session"] = session
+    if kind := request.headers.get("X-Turn-Type", "").lower():
+        if kind not in ("main", "side"):
+            raise Unacceptable("X-Turn-Type is main or side.")
+        found["turn_type"] = kind
+    if request.headers.get("X-Session-Done", "").lower() in _YES:
+        found["done"] = "yes"
+    if once := _text(request, "Idempotency-Key"):
+        if len(once) > MAX_ONCE or not once.isprintable():
+            raise Unacceptable(f"Idempotency-Key has at most {MAX_ONCE} printable characters.")
+        found["once"] = once
+    retries = request.headers.get("X-Stainless-Retry-Count", "")
+    if retries.isdecimal() and int(retries[:9]) > 0:
+        found["retried"] = "yes"
+    return found
+
+
+def _text(request: HttpRequest, name: str) -> str:
+    """A header's words: curl sends them in UTF-8, browsers and others in Latin-1, as which they
+    come here."""
+    words = request.headers.get(name, "")
+    try:
+        return words.encode("latin-1").decode()
+    except UnicodeError:
+        return words
 
 
 async def _opened(key: ApiKey, body: ChatRequest, headers: dict[str, str]) -> list[Turn]:

@@ -129,6 +129,14 @@ async def test_a_sessions_name_is_short_and_printable(key, engine, name):
     assert await in_db(ChatSession.objects.count) == 0
 
 
+@pytest.mark.parametrize("sent", ["utf-8", "latin-1"])
+async def test_a_sessions_name_may_have_any_letters(key, engine, valkey_server, sent):
+    """curl sends a header in UTF-8, browsers in Latin-1; the server hands both on as Latin-1."""
+    async with generating():
+        await ask(key, headers={"X-Session-Id": "Straße".encode(sent).decode("latin-1")})
+    assert (await in_db(ChatSession.objects.get)).external_id == "Straße"
+
+
 async def test_a_clients_errand_is_side_unless_it_says_otherwise(key, engine, valkey_server):
     errand = [{"role": "user", "content": "### Task:\nGenerate a concise, 3-5 word title for it."}]
     async with generating():
