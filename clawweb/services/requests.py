@@ -65,9 +65,10 @@ def open_request(request: Request) -> list[Turn]:
     if request.once is not None:
         turns = _open_once(request, digest)
     else:
-        turns = _tried_before(request, digest) if request.retried else []
+        tried = _tried_before(request, digest) if request.retried else []
+        turns = _joined(tried, of=len(request.params))
         if not turns:
-            turns = _open_all(request, digest)
+            turns = _open_all(request, _after(tried) or _place(request), digest)
     if request.done:
         sessions.close_session(turns[0].session)
     return turns
@@ -83,9 +84,9 @@ def _place(request: Request) -> Place:
     )
 
 
-def _open_all(request: Request, digest: str) -> list[Turn]:
+def _open_all(request: Request, place: Place, digest: str) -> list[Turn]:
     """A turn for each choice, or none: those opened before one is refused are not written."""
-    place, turns = _place(request), []
+    turns: list[Turn] = []
     try:
         for params in request.params:
             turns.append(_open(request, place, params, digest))
@@ -121,20 +122,31 @@ def _open(
 
 
 def _tried_before(request: Request, digest: str) -> list[Turn]:
-    """The turns of the try before this one; empty when one of them is not to be had any more."""
+    """The turns of the try before this one, the newest first."""
     since = timezone.now() - RETRIED_WITHIN
     rows = (
         Turn.objects.filter(session__user=request.key.user, source="api", request_hash=digest)
         .select_related("session")
         .order_by("-id")[: len(request.params)]
     )
-    turns = [row for row in rows if row.finished_at is None or row.finished_at > since]
-    joined = [turn for turn in turns if join(turn)]
-    if len(joined) == len(request.params):
+    return [row for row in rows if row.finished_at is None or row.finished_at > since]
+
+
+def _joined(tried: Sequence[Turn], *, of: int) -> list[Turn]:
+    """These turns as the choices of this request; empty when one of them is not to be had."""
+    joined = [turn for turn in tried if join(turn)]
+    if len(joined) == of:
         return joined[::-1]
     for turn in joined:
         hang_up(turn)
     return []
+
+
+def _after(tried: Sequence[Turn]) -> Place | None:
+    """Beside a try that came to nothing: without a name each would open a session of its own."""
+    if not tried or not tried[0].recorded or tried[0].session.deleted_at is not None:
+        return None
+    return _beside(tried[0])
 
 
 def _open_once(request: Request, digest: str) -> list[Turn]:

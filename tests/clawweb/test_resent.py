@@ -15,6 +15,8 @@ from clawweb.models import ChatSession, Turn
 from clawweb.orm import in_db
 from clawweb.services import accounts, requests
 from clawweb.services.requests import Request
+from rollouts.engines.scripted import ScriptedEngine
+from rollouts.errors import EngineUnavailable
 from rollouts.types import Message, SamplingParams
 from tests.clawweb.test_sockets import connected, until
 from tests.factories import make_turn
@@ -84,6 +86,28 @@ async def test_who_retries_while_it_is_written_gets_it_though_the_first_is_gone(
     (turn,) = await turns()
     assert (turn.state, turn.stop_requested) == ("complete", False)
     assert answer.json()["choices"][0]["message"]["content"] == turn.reply
+
+
+async def test_a_try_after_one_that_came_to_nothing_goes_beside_it(
+    key, engine, valkey_server, monkeypatch
+):
+    """An SDK that is told to try again has not begun another chat."""
+
+    async def fail(*_: Any, **__: Any) -> None:
+        raise EngineUnavailable("no")
+
+    async with generating():
+        first = (await ask(key)).json()["choices"][0]["message"]
+        for messages in (LONG, [*HELLO, first, *LONG]):
+            with monkeypatch.context() as broken:
+                broken.setattr(ScriptedEngine, "generate", fail)
+                assert (await ask(key, messages, n=2)).status_code == 503
+            assert (await ask(key, messages, headers=RETRY, n=2)).status_code == 200
+    begun, *tries = await turns()
+    assert [turn.state for turn in tries] == ["failed", "failed", "complete", "complete"] * 2
+    assert [turn.parent_id for turn in tries] == [None] * 4 + [begun.pk] * 4
+    assert len({turn.session_id for turn in tries[:4]}) == 1
+    assert {turn.session_id for turn in tries[4:]} == {begun.session_id}
 
 
 async def test_an_idempotency_key_with_another_request_is_refused(key, engine, valkey_server):
