@@ -25,6 +25,7 @@ from clawweb.orm import in_db
 from clawweb.records import storable
 from clawweb.selectors.access import lacks_second_factor
 from clawweb.selectors.chat import session_json, session_of, turn_json, turn_of
+from clawweb.sentences import counted
 from clawweb.services import chat
 from clawweb.services.browsers import still_signed_in
 from clawweb.services.errors import ServiceError
@@ -163,7 +164,7 @@ class ChatConsumer(NudgeConsumer):
             raise ServiceError(_("Write something first."))
         if len(text) > MAX_TEXT:
             raise ServiceError(
-                _("A message has at most %(n)s characters.") % {"n": f"{MAX_TEXT:,}"}
+                _("A message has at most %(n)s characters.") % {"n": counted(MAX_TEXT)}
             )
         turn = await in_db(self._open, content, text)
         await self._announce(turn, content)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from django.utils.formats import get_format
+from django.utils.formats import get_format, number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
@@ -161,6 +161,11 @@ def written(number: str) -> str:
     """With the decimal sign of the reader's language, and a space before "%" where it has one."""
     number = number.replace(".", get_format("DECIMAL_SEPARATOR"))
     return _("%(n)s%%") % {"n": number[:-1]} if number.endswith("%") else number
+
+
+def counted(number: float) -> str:
+    """As a whole number, its thousands apart as the reader's language has them."""
+    return number_format(round(number), use_l10n=True, force_grouping=True)
 
 
 def _known(text: str) -> str | None:

@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from clawweb import disk
 from clawweb.models import TrainingJob, Turn, User
 from clawweb.selectors import quotas
+from clawweb.sentences import counted
 from clawweb.services.errors import DiskFull, QuotaReached
 
 
@@ -29,8 +30,8 @@ def check_tokens(user: User) -> None:
                 "UTC, in %(time)s."
             )
             % {
-                "used": f"{today.used:,}",
-                "limit": f"{today.limit:,}",
+                "used": counted(today.used),
+                "limit": counted(today.limit),
                 "time": _duration(seconds),
             },
             retry_after=seconds,

@@ -29,6 +29,7 @@ from clawweb.selectors import quotas
 from clawweb.selectors.access import reads_of
 from clawweb.selectors.effective import effective
 from clawweb.selectors.judging import judge_status
+from clawweb.sentences import counted
 from clawweb.services import accounts, audit, browsers, erasure
 from clawweb.services.errors import ServiceError
 from clawweb.views import single_sign_on
@@ -292,8 +293,8 @@ def _quotas(user: User) -> list[tuple[str, quotas.Quota, str, str]]:
     def row(
         label: str, quota: quotas.Quota, unit: str = "%(n)s"
     ) -> tuple[str, quotas.Quota, str, str]:
-        limit = unit % {"n": f"{quota.limit:,}"} if quota.limit else ""
-        return label, quota, unit % {"n": f"{quota.used:,.0f}"}, limit
+        limit = unit % {"n": counted(quota.limit)} if quota.limit else ""
+        return label, quota, unit % {"n": counted(quota.used)}, limit
 
     return [
         row(_("Tokens today"), quotas.tokens_today(user)),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from django.test import Client
-from django.utils import timezone
+from django.utils import timezone, translation
 
 from clawweb.models import AdapterState, ChatSession, TrainingJob, Turn, User
 from clawweb.selectors import quotas
@@ -201,6 +201,20 @@ def test_everybody_sees_their_own(client: Client, alice: User, setting: Any, at_
         assert words in page
     assert 'max="100" value="70"' in page
     assert "· 1 reply was not counted" in page
+
+
+def test_large_numbers_are_as_the_readers_language_has_them(
+    client: Client, alice: User, setting: Any, at_noon: None
+) -> None:
+    """ "12,345" is about twelve to a German."""
+    setting(tokens_per_day=12_345)
+    used(alice, 12_000, 400)
+    client.force_login(alice)
+    for language, words in (("en", "12,400 of 12,345"), ("de", "12.400 von 12.345")):
+        page = client.get("/settings/", headers={"Accept-Language": language})
+        assert words in page.content.decode()
+    with translation.override("de"), pytest.raises(QuotaReached, match=r"12\.400 von 12\.345"):
+        make_turn(alice)
 
 
 def test_the_api_says_when_to_come_back(
