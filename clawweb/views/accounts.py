@@ -33,7 +33,7 @@ from clawweb.sentences import counted
 from clawweb.services import accounts, audit, browsers, erasure
 from clawweb.services.errors import ServiceError
 from clawweb.views import single_sign_on
-from clawweb.views.forms import AskingForm, ConsentForm, KeyForm, UserForm
+from clawweb.views.forms import AskingForm, ConsentForm, KeyForm, SignInForm, UserForm
 from clawweb.views.problems import posted_from
 from clawweb.views.second_factor import note_try
 
@@ -100,6 +100,7 @@ class SignInView(LoginView):
     factor, where there is one."""
 
     template_name = "accounts/signin.html"
+    form_class = SignInForm
     redirect_authenticated_user = True
 
     def get_context_data(self, **context: object) -> dict[str, object]:

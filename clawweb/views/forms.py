@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
+from django.contrib.auth.forms import AuthenticationForm
 from django.utils.translation import gettext_lazy as _
 
 from clawweb.engine import judge_is_elsewhere
@@ -29,6 +30,16 @@ SCOPE_TEXTS = {
     "read": _("read: list sessions, jobs and versions"),
     "export": _("export: take all your data out"),
 }
+
+
+class SignInForm(AuthenticationForm):
+    """Django's own, whose German only asks for a name and a password where it refuses them."""
+
+    error_messages = AuthenticationForm.error_messages | {
+        "invalid_login": _(
+            "No account here has this username with this password. Both mind capital letters."
+        )
+    }
 
 
 class ConsentForm(forms.Form):

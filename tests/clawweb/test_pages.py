@@ -77,8 +77,10 @@ def test_a_stranger_is_asked_to_sign_in(client: Client, db: None, path: str) -> 
 def test_a_password_signs_in_and_a_wrong_one_says_so(client: Client, alice: User) -> None:
     alice.set_password("correct horse battery")
     alice.save()
-    wrong = client.post("/signin/", {"username": "alice", "password": "no"})
-    assert "correct username" in wrong.content.decode()
+    for language, words in (("en", "No account here has"), ("de", "Kein Konto hier hat")):
+        asked = {"headers": {"Accept-Language": language}}
+        wrong = client.post("/signin/", {"username": "alice", "password": "no"}, **asked)
+        assert words in wrong.content.decode()
     right = {"username": "alice", "password": "correct horse battery"}
     assert client.post("/signin/", right)["Location"] == "/chat/"
 
