@@ -123,8 +123,8 @@ export function watchSessions({ root, list, find }) {
       }
       refresh(list);
     };
-    notify(deleted(versions), { label: gettext("Undo"), act: restore });
-    if (id === root.dataset.session) close(root, restore);
+    if (id === root.dataset.session) close(root, deleted(versions), restore);
+    else notify(deleted(versions), { label: gettext("Undo"), act: restore });
     refresh(list);
   }
 }
@@ -149,12 +149,15 @@ function watchDrawer(root) {
   });
 }
 
-// The open chat is deleted: what is left of it is only to be looked at, and says so.
-function close(root, restore) {
+// The open chat is deleted: what is left of it is only to be looked at, and says so. A notice in the
+// corner would lie over that.
+function close(root, words, restore) {
   const gone = document.getElementById("gone");
   const undo = gone.querySelector("button");
   root.classList.add("is-deleted");
   for (const part of root.querySelectorAll(".thread, .composer")) part.inert = true;
+  gone.querySelector("span").textContent = words;
+  document.getElementById("status").textContent = words; // for who does not see it
   gone.hidden = false;
   undo.addEventListener("click", restore);
   undo.focus();

@@ -206,7 +206,7 @@ def test_the_open_chat_says_that_it_is_deleted_and_comes_back(look: Look) -> Non
     row = page.locator(".session-list li").filter(has=page.locator("[aria-current]"))
     row.locator("summary").press("Enter")
     row.get_by_role("button", name="Delete").press("Enter")
-    gone = page.get_by_role("note").filter(has_text="This chat is deleted.")
+    gone = page.get_by_role("note").filter(has_text="The chat is deleted.")
     expect(gone.get_by_role("button", name="Undo")).to_be_focused()
     assert page.locator("#composer").evaluate("form => form.inert")  # nothing more goes into it
     gone.get_by_role("button", name="Undo").press("Enter")
@@ -227,6 +227,8 @@ def test_a_rating_taken_back_counts_for_none_of_the_others(look: Look, demo: Dem
 def test_words_that_a_second_click_would_lose_come_back(
     look: Look, demo: Demo, are_sent: bool
 ) -> None:
+    expect(page.locator(".notice")).to_have_count(0)  # nothing lies over it
+    expect(page.locator("#status")).to_have_text("The chat is deleted.")
     (turn,) = answered(look, demo, "rain")
     bad, undo = (turn.get_by_role("button", name=name) for name in ("Bad reply", "Undo"))
     bad.press("Enter")
