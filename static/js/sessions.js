@@ -60,9 +60,9 @@ export function watchSessions({ root, list, find }) {
     if (event.key !== "Escape") return;
     const menu = event.target.closest(".row-menu");
     const form = event.target.closest(".rename");
+    if (menu?.open || form) event.stopPropagation(); // it stops no reply, and the drawer stays
     if (menu?.open) { menu.open = false; menu.querySelector("summary").focus(); }
     if (form) closeRename(form.closest("[data-session]"));
-    if (menu || form) event.stopPropagation(); // it stops no reply
   });
   list.addEventListener("submit", (event) => {
     event.preventDefault();

@@ -235,6 +235,22 @@ def test_words_that_a_second_click_would_lose_come_back(
     expect(undo).to_have_count(0)  # nothing had been said
     turn.get_by_text("Too long").click()
     turn.get_by_label("In your own words").fill("half of it")
+def test_escape_closes_the_list_of_chats_after_a_menu_in_it(look: Look) -> None:
+    """On a narrow screen, and where a wide one is magnified."""
+    page = look("heron", "/chat/")
+    page.set_viewport_size({"width": 640, "height": 400})
+    toggle = page.get_by_role("button", name="Your chats")
+    toggle.press("Enter")
+    more = page.locator(".row-menu summary").first
+    more.press("Enter")
+    more.press("Escape")
+    expect(page.locator(".row-menu[open]")).to_have_count(0)
+    expect(toggle).to_have_attribute("aria-expanded", "true")
+    more.press("Escape")
+    expect(toggle).to_have_attribute("aria-expanded", "false")
+    expect(toggle).to_be_focused()
+
+
     change = turn.get_by_role("button", name="Change what you said")
     if are_sent:
         turn.get_by_role("button", name="Done").press("Enter")
