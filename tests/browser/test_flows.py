@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, Route, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from tests.browser.conftest import Look
 from tests.browser.demo import Demo
@@ -21,6 +21,25 @@ def open_chat(look: Look, title: str) -> Page:
     page.get_by_role("link", name=title).click()
     page.wait_for_url("**/chat/sess-*/")
     return page
+
+
+def test_the_button_that_copies_code_lies_over_none_on_a_phone(
+    browser: Browser, demo: Demo
+) -> None:
+    context = demo.context(
+        browser, "ada", viewport={"width": 360, "height": 740}, is_mobile=True, has_touch=True
+    )
+    page = context.new_page()
+    page.goto("/chat/")
+    page.get_by_role("button", name="Your chats").tap()
+    page.get_by_role("link", name="Sum of squares in Python").tap()
+    block = page.locator(".reply .code").first
+    button, code = block.locator(".copy-code").bounding_box(), block.locator("code").bounding_box()
+    assert button
+    assert code
+    assert button["height"] >= 44  # for a finger
+    assert button["y"] + button["height"] <= code["y"]
+    context.close()
 
 
 def test_code_is_copied_without_its_frame(look: Look) -> None:
