@@ -77,7 +77,7 @@ class FeedbackIn(Schema):
     value: Literal[1, -1] | None = None
     reasons: list[str] | None = Field(None, max_length=20)
     comment: str | None = Field(None, max_length=feedback.MAX_COMMENT)
-    correction: str | None = Field(None, max_length=feedback.MAX_COMMENT)
+    correction: str | None = Field(None, max_length=feedback.MAX_CORRECTION)
     final: bool | None = None
 
 

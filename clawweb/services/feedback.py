@@ -35,6 +35,7 @@ from clawweb.turn_types import MAIN, OWNER
 from rollouts.types import SamplingParams
 
 MAX_COMMENT = 4000
+MAX_CORRECTION = 100_000  # as a message: it begins as the reply, which may be long
 HELD_BACK_EVERY = 5
 HELD_BACK_WINDOW = 8
 GIVEN = ("value", "reasons", "comment", "correction")
@@ -121,9 +122,9 @@ def _merged(before: Feedback | None, changes: dict[str, Any], reply: str) -> dic
         kept["value"] = changes["value"]
     if changes.get("reasons") is not None:
         kept["reasons"] = _reasons(changes["reasons"], kept["reasons"])
-    for name in ("comment", "correction"):
+    for name, most in (("comment", MAX_COMMENT), ("correction", MAX_CORRECTION)):
         if changes.get(name) is not None:
-            kept[name] = changes[name].strip()[:MAX_COMMENT]
+            kept[name] = changes[name].strip()[:most]
     if (changes.get("correction") or "").strip() == reply:
         kept["correction"] = ""
     explains = kept["reasons"] or kept["correction"]

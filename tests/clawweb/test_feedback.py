@@ -173,6 +173,16 @@ def test_a_correction_without_a_vote_is_a_vote_down(alice):
     assert (sample.reward, sample.correction) == (-1, "Boil water, add tea.")
 
 
+@pytest.mark.usefixtures("valkey_server", "engine")
+def test_a_long_reply_can_be_corrected(client, alice):
+    turn = make_turn(alice, reply="word " * 1000)
+    client.force_login(alice)
+    body = {"value": -1, "correction": f"First: {turn.reply}"}
+    path = f"/api/turns/{turn.public_id}/feedback"
+    assert client.post(path, body, content_type="application/json").status_code == 200
+    assert TrainingSample.objects.get().correction == body["correction"].strip()
+
+
 def test_saying_the_same_again_makes_no_second_sample(alice):
     turn = make_turn(alice)
     rate(turn, value=-1, reasons=["too_long"])
