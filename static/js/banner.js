@@ -16,7 +16,7 @@ function show(words, { again = false } = {}) {
     const left = document.createElement("span");
     left.className = "left";
     left.setAttribute("aria-hidden", "true");
-    banner.replaceChildren(text, left);
+    banner.replaceChildren(text, " ", left);
     if (again) banner.append(tryNow());
     banner.hidden = false;
     text.textContent = words;
