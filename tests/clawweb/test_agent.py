@@ -244,6 +244,18 @@ def test_the_page_shows_notes_ranges_and_what_came_of_ratings(client: Client, al
     assert "counted (1 of 8)" in page
 
 
+def test_the_next_page_of_ratings_opens_at_them(
+    client: Client, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stand below all else on the page."""
+    monkeypatch.setattr("clawweb.views.agent.PER_PAGE", 1)
+    rated(alice, 2)
+    client.force_login(alice)
+    assert 'href="?page=2#ratings" rel="next"' in client.get("/agent/").content.decode()
+    other = client.get("/agent/?page=2").content.decode()
+    assert 'href="?page=1#ratings" rel="prev"' in other
+
+
 def test_the_page_shows_nothing_of_others(client: Client, alice: User, bob: User) -> None:
     client.force_login(alice)
     turn = make_turn(bob, "a question of Bob's")
