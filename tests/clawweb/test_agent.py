@@ -256,6 +256,18 @@ def test_the_next_page_of_ratings_opens_at_them(
     assert 'href="?page=1#ratings" rel="prev"' in other
 
 
+def test_a_comment_alone_is_not_said_to_be_taken_back(client: Client, alice: User) -> None:
+    client.force_login(alice)
+    turn = make_turn(alice)
+    feedback.rate_turn(turn=turn, author=alice, changes={"comment": "Hm, odd."})
+    part = client.get("/parts/ratings/").content.decode()
+    assert "Hm, odd." in part
+    assert "taken back" not in part
+    up(turn)
+    feedback.rate_turn(turn=turn, author=alice, changes={"value": None})
+    assert "taken back" in client.get("/parts/ratings/").content.decode()
+
+
 def test_the_page_shows_nothing_of_others(client: Client, alice: User, bob: User) -> None:
     client.force_login(alice)
     turn = make_turn(bob, "a question of Bob's")
