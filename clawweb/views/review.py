@@ -15,7 +15,7 @@ from django.views.decorators.http import require_safe
 from clawweb.markdown import render as as_html
 from clawweb.models import ChatSession
 from clawweb.selectors.access import READ, readable_sessions
-from clawweb.selectors.chat import input_of, latest_feedback, turns_of
+from clawweb.selectors.chat import input_of, latest_feedback, turns_of, with_labels
 from clawweb.services import audit
 from clawweb.views.inspector import text_of
 
@@ -46,12 +46,14 @@ def review_session(request: HttpRequest, session_id: str) -> HttpResponse:
     audit.record(READ, session)
     page = Paginator(turns_of(session).filter(recorded=True), PER_PAGE)
     shown = page.get_page(request.GET.get("page"))
+    said = {turn.pk: latest_feedback(turn) for turn in shown}
+    with_labels([row for row in said.values() if row])
     turns = [
         {
             "row": turn,
             "text": text_of(input_of(turn)),
             "html": as_html(turn.reply),
-            "said": latest_feedback(turn),
+            "said": said[turn.pk],
         }
         for turn in shown
     ]

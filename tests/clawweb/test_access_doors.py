@@ -30,7 +30,7 @@ from tests.clawweb.access_table import (
     world_of,
 )
 from tests.clawweb.test_sockets import HOST, Browser
-from tests.factories import make_adapter, make_turn
+from tests.factories import down, make_adapter, make_turn
 
 
 @pytest.fixture
@@ -59,6 +59,14 @@ def test_a_reviewer_reads_what_its_owner_allows_and_the_owner_sees_that(world: W
     User.objects.filter(pk=alice.pk).update(reviewers_may_read=False)
     assert client.get(path).status_code == 404
     assert path not in client.get("/review/").content.decode()
+
+
+def test_a_reviewer_reads_reasons_in_their_own_language(world: World) -> None:
+    turn = make_turn(world.people[OWNER])  # type: ignore[arg-type]
+    down(turn, "too_long")
+    client = Client(headers={"Accept-Language": "de"})
+    client.force_login(world.people[REVIEWER])  # type: ignore[arg-type]
+    assert "· Zu lang" in client.get(f"/review/{turn.session.public_id}/").content.decode()
 
 
 def test_what_is_not_kept_is_not_read(world: World) -> None:
