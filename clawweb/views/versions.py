@@ -16,7 +16,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from clawweb.engine import base_hash, get_engine
-from clawweb.models import AdapterState, AdapterVersion, TrainingSample, User
+from clawweb.models import AdapterState, AdapterVersion, JobSample, TrainingSample, User
 from clawweb.selectors.agent import LikeRate, like_rates
 from clawweb.selectors.comparisons import win_rates
 from clawweb.selectors.learning import adapter_json, adapters_of, agent_status, fits
@@ -63,12 +63,13 @@ def _context(user: User) -> dict[str, Any]:
     rates = {rate.version: rate for rate in like_rates(user)}
     live = next((row for row in rows if row.state == AdapterState.LIVE), None)
     trial = trial_of(user)
-    learned = _learned(user)
+    learned, tried = _learned(user), _tried(user)
     previous = _previous(rows, live)
     return {
         "versions": [
             {
-                **version_facts(row),
+                **(facts := version_facts(row)),
+                "samples": facts["samples"] or tried.get(row.pk, 0),
                 "parent_version": row.parent.version if row.parent else 0,
                 "is_previous": row is previous,
                 "is_foreign": row.base_hash != base_hash(),
@@ -136,6 +137,14 @@ def _learned(user: User) -> dict[int, dict[str, int]]:
         )
     )
     return {row["adapter"]: row for row in counts}
+
+
+def _tried(user: User) -> dict[int, int]:
+    """How many ratings each version's job had: those of a refused one are free again, and it was
+    trained on them all the same."""
+    had = JobSample.objects.filter(job__user=user, job__child__isnull=False, role="new")
+    counts = had.order_by().values("job__child").annotate(ratings=Count("pk"))
+    return {row["job__child"]: row["ratings"] for row in counts}
 
 
 def _previous(rows: Sequence[AdapterVersion], live: AdapterVersion | None) -> AdapterVersion | None:

@@ -9,12 +9,12 @@ import pytest
 from django.test import Client
 
 from clawweb.api.openai import _models_of
-from clawweb.models import AdapterState, GateResult, TrainingJob, TrainingSample, User
+from clawweb.models import AdapterState, GateResult, JobState, TrainingJob, TrainingSample, User
 from clawweb.selectors.learning import policy_of
-from clawweb.services import trials
+from clawweb.services import jobs, trials
 from clawweb.views.versions import EDGE, LANE, STEP, drawing
 from rollouts.errors import EngineUnavailable
-from tests.factories import down, make_adapter, make_turn, up
+from tests.factories import down, make_adapter, make_turn, rated, registered, up
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
 
@@ -69,6 +69,15 @@ def test_the_page_says_what_each_version_learned_and_how_it_is_liked(alice, page
     assert "1 liked, 2 disliked, 1 corrected" in text
     assert "100% liked (21 to 100%), 1 vote" in text
     assert "(too few)" in text
+
+
+def test_a_refused_version_says_how_many_ratings_it_was_trained_on(alice, page) -> None:
+    """As its job does: that they count again makes them no fewer."""
+    rated(alice, 3)
+    job, _ = registered(alice, accepted=False)
+    jobs.end_job(job, state=JobState.REFUSED, reason="it repeats itself")
+    assert "3 ratings" in page().split("Learned from")[1].split("</div>")[0]
+    assert "3 ratings" in page(f"/parts/jobs/{job.public_id}/head/")
 
 
 @pytest.mark.parametrize(
