@@ -45,8 +45,13 @@ def test_a_job_is_stopped_and_what_it_has_learned_kept(look: Look) -> None:
     page = look("owl", "/jobs/")
     stop = page.get_by_role("button", name="Stop job 1")
     dialog = page.get_by_role("dialog", name="Stop this job?")
+    page.set_viewport_size({"width": 360, "height": 740})
     stop.press("Enter")
     expect(dialog.get_by_role("button", name="Keep going")).to_be_focused()
+    box = dialog.bounding_box()
+    assert box
+    assert box["x"] >= 8  # from the edge of a phone
+    page.set_viewport_size({"width": 1280, "height": 800})
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
     expect(stop).to_be_focused()
