@@ -7,7 +7,7 @@ import { refresh } from "./parts.js";
 const PAUSE = 250; // ms after the last letter before the list is asked for
 
 export function watchSessions({ root, list, find }) {
-  watchDrawer(root);
+  const showDrawer = watchDrawer(root);
   let timer = null;
   find.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && find.value) event.stopPropagation(); // it empties it, and stops no reply
@@ -123,8 +123,12 @@ export function watchSessions({ root, list, find }) {
       }
       refresh(list);
     };
-    if (id === root.dataset.session) close(root, deleted(versions), restore);
-    else notify(deleted(versions), { label: gettext("Undo"), act: restore });
+    if (id === root.dataset.session) {
+      showDrawer(false); // it would lie over what the chat now says
+      close(root, deleted(versions), restore);
+    } else {
+      notify(deleted(versions), { label: gettext("Undo"), act: restore });
+    }
     refresh(list);
   }
 }
@@ -147,6 +151,7 @@ function watchDrawer(root) {
     set(false);
     toggle.focus();
   });
+  return set;
 }
 
 // The open chat is deleted: what is left of it is only to be looked at, and says so. A notice in the

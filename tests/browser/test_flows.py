@@ -233,6 +233,15 @@ def test_the_open_chat_says_that_it_is_deleted_and_comes_back(look: Look) -> Non
     gone.get_by_role("button", name="Undo").press("Enter")
     expect(gone).to_be_hidden()
     expect(row).to_contain_text("Chat 69")
+    page.set_viewport_size({"width": 360, "height": 740})
+    toggle = page.get_by_role("button", name="Your chats")
+    toggle.press("Enter")
+    row.locator("summary").press("Enter")
+    row.get_by_role("button", name="Delete").press("Enter")
+    expect(gone.get_by_role("button", name="Undo")).to_be_focused()
+    expect(toggle).to_have_attribute("aria-expanded", "false")  # the list lies over none of it
+    gone.get_by_role("button", name="Undo").press("Enter")
+    expect(gone).to_be_hidden()
 
 
 def test_escape_closes_the_list_of_chats_after_a_menu_in_it(look: Look) -> None:
