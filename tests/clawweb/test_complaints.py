@@ -126,6 +126,10 @@ def test_the_page_goes_from_asking_to_a_verdict(client: Client, learner: User, b
     assert "better now" in shown()
     assert "better 1 · same 0 · worse 0" in shown()
     assert "Before and after" in client.get("/agent/").content.decode()
+    assert "left to ask again" not in shown()
+    learner.adapters.filter(version=2).update(state=AdapterState.STANDBY)
+    assert "The base model answers now." in shown()  # nobody is there to be asked
+    assert "left to ask again" not in shown()  # which is not for want of such replies
 
     client.force_login(bob)
     other = client.post("/api/agent/rechecks", {"turn": turn.public_id}, content_type=json)
