@@ -86,6 +86,7 @@ def test_a_job_that_led_nowhere_says_what_to_do(client: Client, alice: User, sta
     html = page_of(client, alice, f"/jobs/{job.public_id}/")
     assert "Your agent is unchanged" in html
     assert 'id="retry" name="method" value="kto"' in html
+    assert "base → –" in html  # nothing is still to come
 
 
 @pytest.mark.parametrize("state", ["refused", "cancelled", "failed"])
