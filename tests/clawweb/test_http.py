@@ -125,6 +125,7 @@ CHAT = "/v1/chat/completions"
 ASKS = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
 
 
+@pytest.mark.django_db(transaction=True, serialized_rollback=True)
 async def test_a_page_elsewhere_calls_where_its_origin_is_named(setting):
     """As Open WebUI's Direct Connections do, and whatever else keeps its key in the browser."""
     setting(cors_origins="https://chat.example, http://127.0.0.1:8080/")
