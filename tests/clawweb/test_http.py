@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import uvicorn
 from django.test import AsyncClient
 from uvicorn.main import main
 
 from clawweb.config import Config
 from clawweb.stack import parts
+from tests.serving import serving
 
 BODY = b'{"messages": []}'
 CHUNKED = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
@@ -40,17 +40,8 @@ async def started(**chosen: object) -> AsyncIterator[int]:
     options = main.make_context("uvicorn", command[3:]).params
     names = ("http", "proxy_headers", "forwarded_allow_ips", "timeout_keep_alive")
     asked = {name: options[name] for name in names}
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(echo, lifespan="off", log_config=None, **asked))
-    running = asyncio.create_task(server.serve(sockets=[listening]))
-    try:
-        while not server.started:
-            await asyncio.sleep(0.01)
-        yield listening.getsockname()[1]
-    finally:
-        server.should_exit = True
-        await running
-        listening.close()
+    async with serving(echo, socket.create_server(("127.0.0.1", 0)), **asked) as port:
+        yield port
 
 
 async def answered(port: int, request: bytes) -> bytes:

@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import uvicorn
 
 from clawweb.models import Turn
 from clawweb.orm import in_db
 from clawweb.services import accounts
 from tests.generating import generating
+from tests.serving import serving
 
 pytestmark = pytest.mark.django_db(transaction=True, serialized_rollback=True)
 
@@ -41,23 +41,12 @@ class Counted:
 
 
 @asynccontextmanager
-async def serving(app: Any) -> AsyncIterator[int]:
-    """The port of a real server in this event loop."""
+async def served(app: Any) -> AsyncIterator[int]:
+    """The port of a server with little room for what is not read."""
     listening = socket.create_server(("127.0.0.1", 0))
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
-    config = uvicorn.Config(
-        app, http="h11", lifespan="off", log_config=None, timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
-    running = asyncio.create_task(server.serve(sockets=[listening]))
-    try:
-        while not server.started:
-            await asyncio.sleep(0.01)
-        yield listening.getsockname()[1]
-    finally:
-        server.should_exit = True
-        await running
-        listening.close()
+    async with serving(app, listening, http="h11", timeout_graceful_shutdown=1) as port:
+        yield port
 
 
 def asking(port: int, key: str, text: str) -> socket.socket:
@@ -92,7 +81,7 @@ async def test_a_client_that_reads_nothing_holds_little_and_misses_nothing(
     _, key = await in_db(accounts.make_key, user=alice, name="slow")
     text = " ".join(f"word{n}" for n in range(WORDS))
     app = Counted()
-    async with generating(), serving(app) as port:
+    async with generating(), served(app) as port:
         client = await asyncio.to_thread(asking, port, key, text)
         for _ in range(600):
             if await in_db(Turn.objects.filter(state="complete").exists):
