@@ -22,7 +22,7 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from django.conf import settings
 from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
 from django.http import HttpRequest
-from django.urls import path
+from django.urls import path, re_path
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.responses import FileResponse, PlainTextResponse, Response
@@ -156,6 +156,12 @@ def _http():  # type: ignore[no-untyped-def]
     )
 
 
+async def _nowhere(scope: Any, receive: Any, send: Any) -> None:
+    """A socket of an address that there is not is refused (403)."""
+    await receive()
+    await send({"type": "websocket.close", "code": 1000})
+
+
 raise_limit_of_open_files()
 application = ProtocolTypeRouter(
     {
@@ -165,6 +171,7 @@ application = ProtocolTypeRouter(
                 [
                     path("ws/chat/", ChatConsumer.as_asgi()),
                     path("ws/nudges/", NudgeConsumer.as_asgi()),
+                    re_path("", _nowhere),
                 ]
             )
         ),

@@ -242,11 +242,22 @@ async def test_strangers_and_other_sites_are_closed_out(alice, valkey_server):
     for communicator, code in (
         (socket(AnonymousUser()), SIGNED_OUT),
         (socket(alice, origin=b"http://evil.example"), WRONG_ORIGIN),
+        (socket(alice, origin=b"http://[testserver"), WRONG_ORIGIN),
     ):
         await communicator.connect()
         closed = await communicator.receive_output(PATIENCE)
         assert (closed["type"], closed["code"]) == ("websocket.close", code)
         await communicator.disconnect()  # as a server says, too: else the consumer waits on
+
+
+@pytest.mark.parametrize("path", ["/ws/", "/ws/chat", "/", "/ws/nowhere/"])
+async def test_a_socket_of_no_address_is_refused(path):
+    from clawweb.asgi import application
+
+    scope = {"type": "websocket", "path": path, "headers": [HOST], "query_string": b""}
+    stranger = ApplicationCommunicator(application, scope)
+    await stranger.send_input({"type": "websocket.connect"})
+    assert (await stranger.receive_output(PATIENCE))["type"] == "websocket.close"
 
 
 async def test_a_wait_for_nudges_ends_when_it_is_told_to(valkey_server):
