@@ -21,6 +21,11 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def listed(words: str) -> list[str]:
+    """What stands between the commas of a setting."""
+    return [word.strip() for word in words.split(",") if word.strip()]
+
+
 class Config(BaseSettings):
     """Fields are read from CLAWWEB_<NAME>; an empty value counts as not set."""
 
@@ -159,7 +164,7 @@ class Config(BaseSettings):
     @property
     def vllms(self) -> tuple[str, ...]:
         """The model servers; at least one."""
-        given = [url.strip().rstrip("/") for url in self.vllm_url.split(",") if url.strip()]
+        given = [url.rstrip("/") for url in listed(self.vllm_url)]
         return tuple(given) or (f"http://127.0.0.1:{self.vllm_port}",)
 
     @property

@@ -22,7 +22,7 @@ from django.utils.deprecation import MiddlewareMixin
 from django.utils.translation import gettext as _
 
 from clawweb import acting
-from clawweb.config import config
+from clawweb.config import config, listed
 from clawweb.logs import route_of
 from clawweb.models import User
 from clawweb.models.ids import uuid7
@@ -125,9 +125,8 @@ def programs(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpReques
 def _shared_with(request: HttpRequest) -> dict[str, str]:
     """What lets the scripts of a page elsewhere call `/v1`, where its origin is named in the
     settings: they still need a key, and no cookie counts here."""
-    origin = request.headers.get("Origin", "")
-    named = [each.strip().rstrip("/") for each in config().cors_origins.split(",")]
-    if not origin or origin not in named:
+    origin = request.headers.get("Origin")  # few clients but browsers send one
+    if not origin or origin not in [each.rstrip("/") for each in listed(config().cors_origins)]:
         return {}
     return {
         "Access-Control-Allow-Origin": origin,

@@ -9,7 +9,7 @@ import dj_database_url
 from csp.constants import SELF
 from django.core.exceptions import ImproperlyConfigured
 
-from clawweb.config import config
+from clawweb.config import config, listed
 
 _config = config()
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -18,9 +18,7 @@ VAR = _config.var
 SECRET_KEY = _config.secret("secret_key", _config.secret_key)
 SECRET_KEY_FALLBACKS = [_config.old_secret_key] if _config.old_secret_key else []
 DEBUG = _config.debug
-ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]", _config.host] + [
-    host.strip() for host in _config.allowed_hosts.split(",") if host.strip()
-]
+ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]", _config.host, *listed(_config.allowed_hosts)]
 
 INSTALLED_APPS = [
     "django.contrib.admin",

@@ -36,7 +36,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 from requests import RequestException
 
-from clawweb.config import config
+from clawweb.config import config, listed
 from clawweb.limits import Refused, note_attempt
 from clawweb.models import Role, User
 from clawweb.services import accounts, audit
@@ -214,7 +214,7 @@ def name() -> str:
 
 
 def _domains() -> set[str]:
-    return {word.strip().lower() for word in config().oidc_domains.split(",") if word.strip()}
+    return {word.lower() for word in listed(config().oidc_domains)}
 
 
 def refused(request: HttpRequest, text: str = "") -> HttpResponse:

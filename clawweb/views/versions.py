@@ -68,8 +68,8 @@ def _context(user: User) -> dict[str, Any]:
     return {
         "versions": [
             {
-                **(facts := version_facts(row)),
-                "samples": facts["samples"] or tried.get(row.pk, 0),
+                **version_facts(row),
+                "samples": row.ratings or tried.get(row.pk, 0),
                 "parent_version": row.parent.version if row.parent else 0,
                 "is_previous": row is previous,
                 "is_foreign": row.base_hash != base_hash(),

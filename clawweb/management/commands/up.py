@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from clawweb.config import config
+from clawweb.config import config, listed
 from clawweb.stack.lifecycle import up
 
 
@@ -20,4 +20,4 @@ class Command(BaseCommand):
         parser.add_argument("--parts", default="", help="only these, parted by commas")
 
     def handle(self, *args: Any, parts: str, **options: Any) -> None:
-        sys.exit(up(config(), [name.strip() for name in parts.split(",") if name.strip()]))
+        sys.exit(up(config(), listed(parts)))
