@@ -49,11 +49,11 @@ def versions_that_learned_from(session: ChatSession) -> list[AdapterVersion]:
     return [row for row in rows if row.pk in found and row.state != AdapterState.ERASED]
 
 
-def learned_chats(user: User) -> list[LearnedChat]:
+def learned_chats(user: User) -> tuple[list[LearnedChat], bool]:
     """The chats that versions learned from, the one whose ratings were learned last first; also
-    deleted ones that can still be had back."""
+    deleted ones that can still be had back. And whether there are more than these."""
     sessions = ChatSession.objects.filter(user=user)
     trained = sessions.filter(turns__samples__state=SampleState.TRAINED)
-    newest = trained.annotate(learned=Max("turns__samples__id")).order_by("-learned")[:SHOWN]
+    newest = trained.annotate(learned=Max("turns__samples__id")).order_by("-learned")[: SHOWN + 1]
     found = [LearnedChat(session=s, versions=versions_that_learned_from(s)) for s in newest]
-    return [chat for chat in found if chat.versions]
+    return [chat for chat in found[:SHOWN] if chat.versions], len(found) > SHOWN

@@ -39,10 +39,9 @@ LONG = 640.0  # of the drawing of what answered when
 @require_safe
 def agent(request: HttpRequest) -> HttpResponse:
     user = request.user
-    context = {**_learned_context(user), **_rechecks_context(user), **_ratings_context(request)}
-    return render(
-        request, "agent/agent.html", {**context, "learned_chats": learned_chats(request.user)}
-    )
+    learned, forget = _learned_context(user), _forget_context(user)
+    context = {**learned, **forget, **_rechecks_context(user), **_ratings_context(request)}
+    return render(request, "agent/agent.html", context)
 
 
 @never_cache
@@ -63,7 +62,7 @@ def rechecks_part(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_safe
 def forget_part(request: HttpRequest) -> HttpResponse:
-    return render(request, "agent/_forget.html", {"learned_chats": learned_chats(request.user)})
+    return render(request, "agent/_forget.html", _forget_context(request.user))
 
 
 @never_cache
@@ -128,6 +127,11 @@ def _timeline(reigns: Sequence[learned.Reign]) -> dict[str, Any] | None:
         bar = {"x": f"{x:.1f}", "width": f"{width:.1f}"}
         bars.append({"reign": reign, "name": learned.version_name(reign.version), **bar})
     return {"bars": bars, "newest_first": bars[::-1], "since": first}
+
+
+def _forget_context(user: User) -> dict[str, Any]:
+    chats, more = learned_chats(user)
+    return {"learned_chats": chats, "more_learned_chats": more}
 
 
 def _rechecks_context(user: User) -> dict[str, Any]:

@@ -383,3 +383,13 @@ def test_today_is_the_day_where_the_browser_is(
     monkeypatch.setattr(timezone, "now", lambda: used + timedelta(hours=6))
     client.cookies["ahead"] = ahead
     assert f'<h2 class="day">{day}</h2>' in client.get("/parts/sessions/").text
+
+
+@pytest.mark.parametrize(("count", "more"), [(20, False), (21, True)])
+def test_the_page_leads_to_the_chats_that_it_does_not_show(
+    alice: User, client: Client, count: int, more: bool
+) -> None:
+    client.force_login(alice)
+    learn(rated(alice, count), 1)
+    page = client.get("/parts/forget/").content.decode()
+    assert (page.count('aria-label="Forget '), "?receipt=learned" in page) == (20, more)
