@@ -168,7 +168,7 @@ class ChatRequest(Part):
     parallel_tool_calls: bool = True
     response_format: Object | None = None
     modalities: Several[Literal["text"]] | None = None
-    top_k: int | None = Field(None, ge=-1)
+    top_k: int | None = Field(None, ge=-1, lt=2**31)
     min_p: float | None = Field(None, ge=0, le=1)
     repetition_penalty: float | None = Field(None, gt=0, le=10)
     session_id: str | None = Field(None, max_length=MAX_SESSION_NAME, pattern=r"^\P{C}+$")

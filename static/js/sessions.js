@@ -93,7 +93,7 @@ export function watchSessions({ root, list, find }) {
   async function patch(item, values) {
     try {
       const session = await call("PATCH", address(item.dataset.session), values);
-      if (session.id === root.dataset.session) document.title = `${session.title} · clawweb`;
+      if (session.id === root.dataset.session) document.title = [session.title, "clawweb"].filter(Boolean).join(" · ");
       if ("locked" in values) {
         notify(session.locked ? gettext("This chat is kept out of training.") : gettext("This chat may train your agent."));
       }

@@ -75,6 +75,7 @@ async def streamed(user: Any, **body: Any) -> list[dict[str, Any]]:
         ({"n": 0}, "n", "integer_below_min_value", ">= 1"),
         ({"n": 1.5}, "n", "invalid_type", "an integer"),
         ({"seed": "x"}, "seed", "invalid_type", "an integer"),
+        ({"top_k": 2**31}, "top_k", "integer_above_max_value", "< 2147483648"),
         ({"stream": "yes"}, "stream", "invalid_type", "a boolean"),
         ({"stop": list("abcde")}, "stop", "array_above_max_length", "maximum length 4"),
         ({"stop": ""}, "stop", None, "not empty"),
