@@ -204,3 +204,14 @@ def test_what_is_chosen_is_seen_where_the_system_chooses_the_colours(
     reasons.last.get_by_role("checkbox").uncheck()
     assert reasons.first.evaluate(colour) != reasons.last.evaluate(colour)
     context.close()
+
+
+@pytest.mark.parametrize("locale", ["en-US", "de-DE"])
+def test_all_pages_are_in_one_row_on_a_phone(browser: Browser, demo: Demo, locale: str) -> None:
+    """Where the page one is on stands in bold, and widens it the most."""
+    context = demo.context(browser, "ada", viewport={"width": PHONE, "height": 740}, locale=locale)
+    page = context.new_page()
+    page.goto("/agent/")
+    rows = page.locator(".nav a").evaluate_all("all => all.map((each) => each.offsetTop)")
+    assert (len(rows), len(set(rows))) == (5, 1)
+    context.close()
