@@ -97,17 +97,19 @@ def revoke_key(*, user: User, key_id: int) -> bool:
     return bool(revoked)
 
 
-def add_user(*, username: str, password: str, role: str = Role.USER) -> User:
-    """A new user with a password; ServiceError says what is wrong with either."""
+def add_user(*, username: str, password: str | None, role: str = Role.USER) -> User:
+    """A new user; ServiceError says what is wrong with the name or the password. Without one (None)
+    they sign in by links."""
     # As the form reads it where somebody signs in: nobody could under another.
     user = User(username=User.normalize_username(username).strip(), role=role)
     try:
         user.clean_fields(exclude=["password"])
-        validate_password(password, user)
+        if password is not None:
+            validate_password(password, user)
     except ValidationError as exc:
         raise ServiceError(" ".join(exc.messages)) from exc
-    if User.objects.filter(username__iexact=user.username).exists():
-        raise ServiceError(_("There is already a user called %(name)s.") % {"name": user.username})
+    if taken := User.objects.filter(username__iexact=user.username).first():
+        raise ServiceError(_("There is already a user called %(name)s.") % {"name": taken.username})
     user.set_password(password)
     with transaction.atomic():
         user.save()

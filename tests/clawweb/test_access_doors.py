@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from django.apps import apps
 from django.contrib.auth.models import AnonymousUser
+from django.core.management import CommandError, call_command
 from django.test import AsyncClient, Client
 
 from clawweb import events
 from clawweb.asgi import application
 from clawweb.consumers import SIGNED_OUT
-from clawweb.models import SCOPES, Role, User
+from clawweb.models import SCOPES, AuditEvent, Role, User
 from clawweb.orm import in_db
 from clawweb.services import accounts
 from clawweb.services.errors import ServiceError
@@ -271,3 +272,31 @@ async def test_nudges_are_heard_by_whom_they_are_for(
 def opened(path: str, user: Any) -> Browser:
     scope = {"type": "websocket", "path": f"/{path}", "headers": [HOST], "user": user}
     return Browser(sockets()[path], scope)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ((" ",), "blank"),
+        (("a/b",), "valid username"),
+        (("Alice",), "already a user called alice"),
+        (("new", "--scopes", "chat,all"), "scopes are some of"),
+        (("new", "--days", "0"), "from 1 to"),
+        (("new", "--days", "99999999"), "from 1 to"),
+    ],
+)
+def test_a_command_that_makes_no_key_makes_no_user(
+    alice: User, more: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(CommandError, match=words):
+        call_command("createkey", "--create", *more)
+    assert list(User.objects.all()) == [alice]
+
+
+def test_a_user_whom_the_command_makes_is_in_the_audit_log(db: None, capsys: Any) -> None:
+    call_command("createkey", "new", "--create", "--scopes", "read, chat", "--days", "1")
+    key = accounts.key_for(capsys.readouterr().out.strip())
+    assert key is not None
+    assert (key.user.username, key.scopes) == ("new", ["read", "chat"])
+    assert not key.user.has_usable_password()
+    assert [row.action for row in AuditEvent.objects.order_by("pk")] == ["add_user", "make_key"]

@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
+from django.db import transaction
 
+from clawweb.config import listed
 from clawweb.management import OverRows
 from clawweb.models import User
-from clawweb.services.accounts import CLI_SCOPES, make_key
+from clawweb.services.accounts import CLI_SCOPES, add_user, make_key
 from clawweb.services.errors import ServiceError
+
+MOST_DAYS = 36_500
 
 
 class Command(OverRows):
@@ -20,23 +24,26 @@ class Command(OverRows):
         parser.add_argument("--create", action="store_true", help="make the user if there is none")
         parser.add_argument("--name", default="command line")
         parser.add_argument("--scopes", default=",".join(CLI_SCOPES), help="comma-separated")
-
         parser.add_argument("--days", type=int, help="how long it works; without: until revoked")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        username = options["username"]
-        user = User.objects.filter(username=username).first()
-        if user is None and options["create"]:
-            user = User.objects.create_user(username)
-        if user is None:
-            raise CommandError(f"There is no user called {username}; add --create to make one.")
+        days = options["days"]
+        if days is not None and not 1 <= days <= MOST_DAYS:
+            raise CommandError(f"--days is a number from 1 to {MOST_DAYS}, not {days}.")
         try:
-            _, plain = make_key(
-                user=user,
-                name=options["name"],
-                scopes=options["scopes"].split(","),
-                days=options["days"],
-            )
+            with transaction.atomic():  # no key, no user
+                _, plain = make_key(
+                    user=self._user(options["username"], create=options["create"]),
+                    name=options["name"],
+                    scopes=listed(options["scopes"]),
+                    days=days,
+                )
         except ServiceError as exc:
             raise CommandError(str(exc)) from exc
         self.stdout.write(plain)
+
+    def _user(self, username: str, *, create: bool) -> User:
+        user = User.objects.filter(username=username).first()
+        if user is None and not create:
+            raise CommandError(f"There is no user called {username}; add --create to make one.")
+        return user or add_user(username=username, password=None)
