@@ -15,7 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from django.core.exceptions import ImproperlyConfigured
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -189,5 +190,12 @@ class Config(BaseSettings):
 
 @lru_cache(maxsize=1)
 def config() -> Config:
-    """The settings of this process, read once."""
-    return Config()  # type: ignore[call-arg]  # all fields have defaults
+    """The settings of this process, read once. A value that is none is named with its variable."""
+    try:
+        return Config()  # type: ignore[call-arg]  # all fields have defaults
+    except ValidationError as error:
+        said = (
+            f"CLAWWEB_{str(wrong['loc'][0]).upper()}: {wrong['msg']}, not {wrong['input']!r}"
+            for wrong in error.errors()
+        )
+        raise ImproperlyConfigured("\n".join(said)) from None

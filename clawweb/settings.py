@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,19 @@ _config = config()
 BASE_DIR = Path(__file__).resolve().parent.parent
 VAR = _config.var
 
-SECRET_KEY = _config.secret("secret_key", _config.secret_key)
+
+@contextmanager
+def _data_folder() -> Iterator[None]:
+    """Says which setting names a folder that is not ours to use."""
+    try:
+        yield
+    except OSError as error:
+        said = f"The data folder {VAR} cannot be used: {error.strerror} ({error.filename})."
+        raise ImproperlyConfigured(f"{said} CLAWWEB_VAR names another.") from error
+
+
+with _data_folder():
+    SECRET_KEY = _config.secret("secret_key", _config.secret_key)
 SECRET_KEY_FALLBACKS = [_config.old_secret_key] if _config.old_secret_key else []
 DEBUG = _config.debug
 ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]", _config.host, *listed(_config.allowed_hosts)]
@@ -79,10 +93,17 @@ def _database() -> dict[str, Any]:
                 "CLAWWEB_DATABASE_URL begins with postgres://. Without it SQLite is used, in the "
                 "data folder (CLAWWEB_VAR), as several processes need it."
             )
-        parsed = dj_database_url.parse(_config.database_url, conn_max_age=0)
+        try:
+            parsed = dj_database_url.parse(_config.database_url, conn_max_age=0)
+        except ValueError:
+            raise ImproperlyConfigured(
+                "CLAWWEB_DATABASE_URL cannot be read; what is not a letter or digit in a name or "
+                "password stands there as %XX."
+            ) from None
         # Threads keep theirs (clawweb/orm.py): one that a restart of the server cut is found first.
         return {**parsed, "CONN_HEALTH_CHECKS": True}
-    VAR.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _data_folder():
+        VAR.mkdir(mode=0o700, parents=True, exist_ok=True)
     return {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": VAR / "clawweb.sqlite3",

@@ -110,7 +110,15 @@ def test_our_own_database_is_not_refused() -> None:
     database.refuse_newer_schema(MigrationExecutor(connection))
 
 
-@pytest.mark.parametrize("url", ["sqlite:////data/rows.sqlite3", "mysql://me:s3cret@db/x", "db/x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:////data/rows.sqlite3",
+        "mysql://me:s3cret@db/x",
+        "db/x",
+        "postgres://me:s3cret#1@db/x",
+    ],
+)
 def test_what_is_no_postgres_is_refused_without_a_password(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from clawweb.config import Config
+from clawweb.config import ROOT, Config
 from clawweb.stack import lifecycle, readiness, supervisor, terminal
 from clawweb.stack.terminal import StackError, Stopped
 
@@ -166,3 +168,22 @@ def test_a_number_that_another_installations_supervisor_has_by_now_ends_nothing(
             assert other.returncode == -signal.SIGTERM
         finally:
             other.kill()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("CLAWWEB_PORT", "web", "CLAWWEB_PORT: .*valid integer.*, not 'web'"),
+        ("CLAWWEB_SIGN_UP", "yes", "CLAWWEB_SIGN_UP: .*'closed', 'pending' or 'open', not 'yes'"),
+        ("CLAWWEB_VAR", __file__, "data folder .* cannot be used: .*CLAWWEB_VAR"),
+    ],
+)
+def test_a_value_that_is_none_is_named_without_a_traceback(
+    tmp_path: Path, variable: str, value: str, words: str
+) -> None:
+    env = {**os.environ, "CLAWWEB_VAR": str(tmp_path), "CLAWWEB_SECRET_KEY": "", variable: value}
+    command = [sys.executable, "manage.py", "up", "--parts", "none"]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.search(words, done.stderr, re.DOTALL)
+    assert "Traceback" not in done.stderr
