@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import shutil
@@ -174,8 +175,8 @@ def only_one(config: Config) -> Iterator[None]:
 
 def check_ports(config: Config, parts: list[Part]) -> None:
     wanted = {
-        "web": ("CLAWWEB_PORT", config.host, config.port),
-        "vllm": ("CLAWWEB_VLLM_PORT", config.vllm_host, config.vllm_port),
+        "web": ("CLAWWEB_", config.host, config.port),
+        "vllm": ("CLAWWEB_VLLM_", config.vllm_host, config.vllm_port),
     }
     for part in parts:
         if part.name in wanted:
@@ -189,8 +190,12 @@ def check_port(setting: str, host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                text = f"port {port} on {host} cannot be had ({error.strerror}): set {setting}PORT"
+                raise StackError(f"{text} to another") from error
             raise StackError(
-                f"port {port} on {host} cannot be had ({error.strerror}): set {setting} to another"
+                f"{host} is no address of this machine ({error.strerror}): set {setting}HOST "
+                "to one, such as 127.0.0.1, or 0.0.0.0 for all"
             ) from error
 
 

@@ -33,6 +33,17 @@ def test_a_port_in_use_names_the_setting_to_change(tmp_path: Path) -> None:
             lifecycle.check_ports(config, lifecycle.chosen(config, ["web"]))
 
 
+@pytest.mark.parametrize("host", ["http://127.0.0.1", "192.0.2.1", "[::1]"])
+def test_an_address_that_is_none_of_this_machine_names_its_setting(
+    tmp_path: Path, host: str
+) -> None:
+    """Another port would not help."""
+    config = settings(tmp_path, host=host, vllm_host=host)
+    for part, setting in (("web", "CLAWWEB_HOST"), ("vllm", "CLAWWEB_VLLM_HOST")):
+        with pytest.raises(StackError, match=setting):
+            lifecycle.check_ports(config, lifecycle.chosen(config, [part]))
+
+
 def test_a_second_start_on_the_same_data_says_what_to_set(tmp_path: Path) -> None:
     config = settings(tmp_path)
     lifecycle.prepare_folders(config)
