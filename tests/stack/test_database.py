@@ -131,11 +131,23 @@ def test_what_is_no_postgres_is_refused_without_a_password(
     assert "s3cret" not in str(refused.value)
 
 
-def test_a_command_before_the_first_start_says_what_makes_the_tables(tmp_path: Path) -> None:
-    env = {**os.environ, "CLAWWEB_VAR": str(tmp_path), "CLAWWEB_DATABASE_URL": ""}
-    command = [sys.executable, "manage.py", "createkey", "admin"]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("command", [["createkey", "admin"], ["backup", "copy.zip"]], ids=str)
+def test_a_command_before_the_first_start_says_what_makes_the_tables(
+    tmp_path: Path, command: list[str]
+) -> None:
+    assert_says(tmp_path, command, "", "no such table", "`make run` makes its tables")
+
+
+def test_a_restore_into_a_database_that_is_away_says_so(tmp_path: Path) -> None:
+    url = "postgres://me:s3cret@127.0.0.1:1/rows"
+    assert_says(tmp_path, ["restore", "copy.zip"], url, "Connection refused", "does not answer")
+
+
+def assert_says(var: Path, command: list[str], database: str, *words: str) -> None:
+    """And no traceback."""
+    env = {**os.environ, "CLAWWEB_VAR": str(var), "CLAWWEB_DATABASE_URL": database}
+    whole = [sys.executable, "manage.py", *command]
+    done = subprocess.run(whole, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "no such table" in done.stderr
-    assert "`make run` makes its tables" in done.stderr
+    assert all(word in done.stderr for word in words), done.stderr
     assert "Traceback" not in done.stderr

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from clawweb.config import config
+from clawweb.management import OverRows
 from clawweb.stack.backup import write_backup
 from clawweb.stack.terminal import StackError
 
 
-class Command(BaseCommand):
+class Command(OverRows):
     help = "Copy the database, all versions' weights and the secrets into one file."
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from clawweb.config import config
+from clawweb.management import OverRows
 from clawweb.stack.backup import restore_backup
 from clawweb.stack.terminal import StackError
 
 
-class Command(BaseCommand):
+class Command(OverRows):
     help = "Put a backup's files into an empty data folder (CLAWWEB_VAR); then `make run`."
 
     def add_arguments(self, parser: CommandParser) -> None:
