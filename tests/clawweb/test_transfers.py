@@ -321,6 +321,9 @@ def test_the_commands_take_out_and_bring_in(
     for wrong in (["exportdata", "nobody"], ["importdata", "alice", "gone.jsonl"]):
         with pytest.raises(CommandError):
             call_command(*wrong)
+    (tmp_path / "wrong.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(CommandError, match="Lines left out: 2"):  # a script must not go on
+        call_command("importdata", "bob", str(tmp_path / "wrong.csv"))
     with pytest.raises(CommandError):  # what is there is not written over
         call_command("exportdata", "alice", "--output", str(path))
 

@@ -30,4 +30,6 @@ class Command(OverRows):
                     taken.take_all(lines)
         except (ServiceError, OSError) as exc:
             raise CommandError(str(exc)) from exc
+        if taken.report.is_in_vain:
+            raise CommandError(str(taken.report))
         self.stdout.write(str(taken.report))
