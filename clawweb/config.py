@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ROOT = Path(__file__).resolve().parent.parent
+NumberFormat = Literal["", "float32", "bfloat16", "float16"]
 
 
 def listed(words: str) -> list[str]:
@@ -65,7 +66,7 @@ class Config(BaseSettings):
     vllm_host: str = "127.0.0.1"  # where ours listens: loopback, but in a container of its own
     vllm_key: str = ""  # empty = var/vllm_key, made on first use
     vllm_cpu_bind: str = ""  # VLLM_CPU_OMP_THREADS_BIND of ours; empty = all but the trainer's
-    vllm_dtype: str = ""  # empty = float32 on a CPU, bfloat16 on a GPU
+    vllm_dtype: NumberFormat = ""  # empty = float32 on a CPU, bfloat16 on a GPU
     vllm_cache_gib: int = Field(1, ge=1)  # KV cache of our server on a CPU, whole GiB
     vllm_gpu_share: float = Field(0.5, gt=0, lt=1)  # of a GPU's memory; the trainer needs the rest
     context_tokens: int = Field(2048, ge=256)  # prompt plus reply

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import redis
 
-from clawweb.config import Config
+from clawweb.config import Config, listed
 from clawweb.engine import base_hash
 from clawweb.stack.database import collect_static, prepare_database
 from clawweb.stack.model import prepare_model
@@ -97,11 +97,24 @@ def check_judge(config: Config) -> None:
 
 def check_settings(config: Config) -> None:
     """Values that no part could use: they would all start, and fail again and again, each deep in
-    its log. No value is shown that may hold a password."""
+    its log, or act as if nothing were set. No value is shown that may hold a password."""
     for url in config.vllms:
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
             raise StackError(
                 f"an address starts with http:// or https://, not {url!r} (CLAWWEB_VLLM_URL)"
+            )
+    for name in listed(config.allowed_hosts):
+        if "/" in name or (":" in name and not name.startswith("[")):
+            raise StackError(
+                f"a host's name has no https:// and no port, as {name!r} has "
+                "(CLAWWEB_ALLOWED_HOSTS)"
+            )
+    for origin in listed(config.cors_origins):
+        scheme, host, *more = urlsplit(origin.rstrip("/"))
+        if scheme not in ("http", "https") or not host or any(more):
+            raise StackError(
+                f"an origin is http:// or https:// and a host, not {origin!r} "
+                "(CLAWWEB_CORS_ORIGINS)"
             )
     try:
         redis.ConnectionPool.from_url(config.redis)

@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from django.core.management import call_command
 
 from clawweb.config import ROOT, Config
+from clawweb.management.commands import prepare
 from clawweb.stack import lifecycle, readiness, supervisor, terminal
 from clawweb.stack.terminal import StackError, Stopped
 
@@ -141,6 +143,10 @@ class NotReady:
         ("vllm_url", "http://gpu:8100,http:/gpu2:8100"),
         ("redis_url", "queue:6379"),
         ("redis_url", "redis://:secret#word@queue/0"),
+        ("allowed_hosts", "https://chat.example"),
+        ("allowed_hosts", "chat.example:8000"),
+        ("cors_origins", "https://chat.example,chat.example"),
+        ("cors_origins", "https://chat.example/app"),
         ("lora_rank", 12),
         ("chat_template", "/nowhere.jinja"),
     ],
@@ -148,10 +154,20 @@ class NotReady:
 def test_a_value_that_no_part_could_use_names_its_setting(
     tmp_path: Path, setting: str, value: object
 ) -> None:
-    lifecycle.check_settings(settings(tmp_path))
+    usual = {"allowed_hosts": "*, .chat.example, [::1]", "cors_origins": "http://127.0.0.1:8080/"}
+    lifecycle.check_settings(settings(tmp_path, **usual))
     with pytest.raises(StackError, match=f"CLAWWEB_{setting.upper()}") as refused:
         lifecycle.check_settings(settings(tmp_path, **{setting: value}))
     assert "secret" not in str(refused.value)
+
+
+def test_what_prepares_containers_refuses_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(prepare, "config", lambda: settings(tmp_path, lora_rank=12))
+    with pytest.raises(SystemExit):
+        call_command("prepare", "--all")
+    assert "CLAWWEB_LORA_RANK" in capsys.readouterr().out
 
 
 def test_a_number_that_another_installations_supervisor_has_by_now_ends_nothing(
@@ -185,6 +201,7 @@ def test_a_number_that_another_installations_supervisor_has_by_now_ends_nothing(
     ("variable", "value", "words"),
     [
         ("CLAWWEB_PORT", "web", "CLAWWEB_PORT: .*valid integer.*, not 'web'"),
+        ("CLAWWEB_VLLM_DTYPE", "half", "CLAWWEB_VLLM_DTYPE: .*'bfloat16' or 'float16', not 'half'"),
         ("CLAWWEB_SIGN_UP", "yes", "CLAWWEB_SIGN_UP: .*'closed', 'pending' or 'open', not 'yes'"),
         ("CLAWWEB_VAR", __file__, "data folder .* cannot be used: .*CLAWWEB_VAR"),
     ],

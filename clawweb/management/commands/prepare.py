@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from clawweb.config import config
 from clawweb.stack.database import collect_static, prepare_database
-from clawweb.stack.lifecycle import prepare_folders
+from clawweb.stack.lifecycle import check_judge, check_settings, prepare_folders
 from clawweb.stack.model import prepare_model
 from clawweb.stack.terminal import StackError, say
 
@@ -25,6 +25,9 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
+            if options["all"]:  # the first of what containers start with
+                check_judge(config())
+                check_settings(config())
             say(f"model: {prepare_model(config())}")
             if options["all"]:
                 prepare_folders(config())
