@@ -156,6 +156,11 @@ class Config(BaseSettings):
         return max(32, 2 * self.max_loras)
 
     @property
+    def host_in_urls(self) -> str:
+        """As addresses and the header Host have it: IPv6 stands in brackets there."""
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+    @property
     def has_judge(self) -> bool:
         return bool(self.judge or self.judge_url)
 

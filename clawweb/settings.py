@@ -32,7 +32,8 @@ with _data_folder():
     SECRET_KEY = _config.secret("secret_key", _config.secret_key)
 SECRET_KEY_FALLBACKS = [_config.old_secret_key] if _config.old_secret_key else []
 DEBUG = _config.debug
-ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]", _config.host, *listed(_config.allowed_hosts)]
+ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]", _config.host_in_urls]
+ALLOWED_HOSTS += listed(_config.allowed_hosts)
 
 INSTALLED_APPS = [
     "django.contrib.admin",

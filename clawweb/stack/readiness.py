@@ -23,8 +23,9 @@ TAIL_LINES = 30
 
 def web_url(config: Config) -> str:
     """Where a browser on this machine finds it."""
-    host = "127.0.0.1" if config.host in ("0.0.0.0", "::", "") else config.host
-    return f"http://{f'[{host}]' if ':' in host else host}:{config.port}"
+    # Of `::` the web server takes IPv6 alone.
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host_in_urls)
+    return f"http://{host}:{config.port}"
 
 
 def answers(url: str) -> bool:

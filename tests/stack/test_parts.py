@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,8 +15,9 @@ from celery import Celery
 from safetensors.numpy import save_file
 
 from clawweb import celery, generator
-from clawweb.config import Config
+from clawweb.config import ROOT, Config
 from clawweb.stack import parts
+from clawweb.stack.readiness import web_url
 
 
 def settings(tmp_path: Path, **chosen: object) -> Config:
@@ -186,3 +190,26 @@ def test_beat_keeps_its_times_by_that_clock_and_in_no_file(tmp_path: Path) -> No
     app = celery.app
     assert app.conf.beat_scheduler == "clawweb.celery:Clock"
     assert "--schedule" not in parts.beat(settings(tmp_path)).command
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("0.0.0.0", "127.0.0.1"),
+        ("::", "[::1]"),
+        ("fd00::5", "[fd00::5]"),
+        ("chat.example", "chat.example"),
+    ],
+)
+def test_a_start_asks_where_the_web_server_listens(tmp_path: Path, host: str, address: str) -> None:
+    assert web_url(settings(tmp_path, host=host)) == f"http://{address}:8000"
+
+
+def test_who_comes_by_an_ipv6_address_that_is_bound_is_answered(tmp_path: Path) -> None:
+    code = "from django.conf import settings as s; from django.http.request import validate_host; "
+    code += "print(validate_host('[fd00::5]', s.ALLOWED_HOSTS))"
+    django = {"DJANGO_SETTINGS_MODULE": "clawweb.settings", "CLAWWEB_HOST": "fd00::5"}
+    env = {**os.environ, "CLAWWEB_VAR": str(tmp_path), **django}
+    told = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, env=env, text=True)
+    assert told == "True\n"
