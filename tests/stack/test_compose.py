@@ -89,6 +89,17 @@ def test_each_setting_exists_and_has_a_value_that_is_taken(name: str) -> None:
     config_of(OURS[name])
 
 
+def test_the_port_that_is_asked_is_the_one_that_web_listens_on() -> None:
+    """Whatever `.env` says: the health checks of all parts name it, and what is opened."""
+    told = settings_of(SERVICES["web"])["CLAWWEB_PORT"]
+    assert SERVICES["web"]["ports"] == [f"127.0.0.1:{told}:{told}"]
+    checks = [str(s["healthcheck"]["test"]) for name, s in OURS.items() if "healthcheck" in s]
+    asked = {
+        port for check in checks for port in re.findall(r"//(?:web|127\.0\.0\.1):(\d+)", check)
+    }
+    assert asked - {"8100"} == {told}  # 8100 is the model server's own
+
+
 def test_rows_and_the_model_server_see_a_version_under_the_same_path() -> None:
     served = mounts(SERVICES["vllm"])
     assert set(served) == {"models", "adapters"}
