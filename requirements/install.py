@@ -17,6 +17,7 @@ HERE = Path(__file__).resolve().parent
 VENV = HERE.parent / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "installed"
+LOCKS = ("cpu", "cuda")
 
 
 def say(text: str) -> None:
@@ -115,6 +116,9 @@ def main() -> int:
         say("name one that is with `make PYTHON=/path/to/python3.11 ...`")
         return 1
     name = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] else backend()
+    if name not in LOCKS:
+        say(f"there is no lock {name!r}: LOCK is {' or '.join(LOCKS)}, or left out")
+        return 1
     if is_installed(name):
         return 0
     with Path(__file__).open() as lock:  # one at a time: a second copy waits, then finds it done

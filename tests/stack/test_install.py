@@ -68,6 +68,14 @@ def test_on_cuda_a_cpu_torch_lying_about_is_not_seen(
     assert install.torch_source("cuda") == []
 
 
+def test_a_lock_that_there_is_not_is_told_which_there_are(
+    install: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["install.py", "gpu"])
+    assert install.main() == 1
+    assert "LOCK is cpu or cuda" in capsys.readouterr().out
+
+
 def test_uvs_own_settings_win_over_pips(
     install: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
