@@ -66,7 +66,7 @@ class Stack:
         """Returns once everything is ready; else fails the test and shows the logs."""
         process = self.launch(*options)
         deadline = time.monotonic() + START_SECONDS
-        while "clawweb is ready at" not in self.output.read_text():
+        while "Ctrl-C stops it" not in self.output.read_text():  # its last word
             if process.poll() is not None or time.monotonic() > deadline:
                 pytest.fail(f"the stack did not start\n{self.all_logs()}", pytrace=False)
             time.sleep(0.2)

@@ -235,8 +235,10 @@ def announce(config: Config, parts: list[Part], seconds: float) -> None:
     for url in config.vllms if config.vllm_url else ():
         if not answers(f"{url}/health"):
             say(f"warning: no vLLM answers at {url} (CLAWWEB_VLLM_URL); replies may fail")
-    say(f"clawweb is ready at {web_url(config)} after {seconds:.0f} s")
-    if any(part.name == "web" for part in parts):
+    if not any(part.name == "web" for part in parts):
+        say(f"{', '.join(part.name for part in parts)}: ready after {seconds:.0f} s")
+    else:
+        say(f"clawweb is ready at {web_url(config)} after {seconds:.0f} s")
         from clawweb.services.accounts import first_admin_link
 
         if path := first_admin_link():

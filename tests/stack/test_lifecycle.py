@@ -161,6 +161,16 @@ def test_a_value_that_no_part_could_use_names_its_setting(
     assert "secret" not in str(refused.value)
 
 
+def test_where_no_web_server_was_started_no_address_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = settings(tmp_path, vllm_url="http://127.0.0.1:1")
+    lifecycle.announce(config, lifecycle.chosen(config, ["worker-gpu", "beat"]), 2.0)
+    warning, ready, end = capsys.readouterr().out.splitlines()
+    assert "no vLLM answers at http://127.0.0.1:1" in warning
+    assert (ready, end) == ("worker-gpu, beat: ready after 2 s", "Ctrl-C stops it")
+
+
 def test_what_prepares_containers_refuses_it_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
