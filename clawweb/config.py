@@ -122,9 +122,10 @@ class Config(BaseSettings):
     def model_folder(self) -> Path:
         """Folder of the base model's weights, tokenizer and template."""
         if not self.base_model:
-            return self.var / "models" / "SmolLM2-135M-Instruct"
-        local = Path(self.base_model)
-        return local if local.is_dir() else self.var / "models" / self.base_model.replace("/", "--")
+            return self.var.absolute() / "models" / "SmolLM2-135M-Instruct"
+        if Path(self.base_model).is_dir():
+            return Path(self.base_model).absolute()
+        return self.var.absolute() / "models" / self.base_model.replace("/", "--")
 
     @property
     def template_file(self) -> Path | None:

@@ -129,7 +129,7 @@ class Supervisor:
         return {
             "command": part.command,
             "environment": {
-                "CLAWWEB_VAR": str(self.config.var.resolve()),
+                **paths(self.config),
                 "PYTHONUNBUFFERED": "1",
                 # Without bytecode each of vLLM's three processes compiles for 16 s at each start.
                 "PYTHONDONTWRITEBYTECODE": "",
@@ -219,6 +219,16 @@ class Supervisor:
             for path in self.run.glob(pattern):
                 path.unlink(missing_ok=True)
         shutil.rmtree(self.run / "ipc", ignore_errors=True)
+
+
+def paths(config: Config) -> dict[str, str]:
+    """What settings name from where `up` was called. Parts run in the checkout."""
+    found = {"CLAWWEB_VAR": str(config.var.resolve())}
+    if config.base_model and Path(config.base_model).is_dir():
+        found["CLAWWEB_BASE_MODEL"] = str(config.model_folder)
+    if config.template_file:
+        found["CLAWWEB_CHAT_TEMPLATE"] = str(config.template_file)
+    return found
 
 
 def end_orphans(config: Config) -> bool:

@@ -18,6 +18,7 @@ from clawweb import celery, generator
 from clawweb.config import ROOT, Config
 from clawweb.stack import parts
 from clawweb.stack.readiness import web_url
+from clawweb.stack.supervisor import Supervisor
 
 
 def settings(tmp_path: Path, **chosen: object) -> Config:
@@ -213,3 +214,32 @@ def test_who_comes_by_an_ipv6_address_that_is_bound_is_answered(tmp_path: Path) 
     env = {**os.environ, "CLAWWEB_VAR": str(tmp_path), **django}
     told = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, env=env, text=True)
     assert told == "True\n"
+
+
+def test_what_is_named_from_where_a_start_is_called_is_found_in_the_checkout_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts run there; the model server and the trainer must have the same files."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine.jinja").touch()
+    config = settings(Path("data"), base_model="mine", chat_template="mine.jinja")
+    spec = Supervisor(config, []).spec(parts.vllm(config))
+    monkeypatch.chdir(ROOT)
+    there = Config(
+        _env_prefix="NOT_FROM_THIS_ENVIRONMENT_",
+        var=spec["environment"]["CLAWWEB_VAR"],
+        base_model=spec["environment"]["CLAWWEB_BASE_MODEL"],
+        chat_template=spec["environment"]["CLAWWEB_CHAT_TEMPLATE"],
+    )
+    assert (there.var, there.model_folder) == (tmp_path / "data", tmp_path / "mine")
+    assert there.template_file == tmp_path / "mine.jinja"
+    assert spec["command"][spec["command"].index("--model") + 1] == str(tmp_path / "mine")
+
+
+def test_a_data_folder_that_is_named_from_here_has_the_model_servers_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = parts.vllm(settings(Path("data"))).command
+    assert command[command.index("--model") + 1].startswith(f"{tmp_path}/data/")
