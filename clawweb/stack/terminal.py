@@ -77,6 +77,17 @@ def step(what: str) -> Iterator[None]:
     say(f"{what}: {time.monotonic() - started:.1f} s")
 
 
+@contextmanager
+def files_named() -> Iterator[None]:
+    """A file or folder that cannot be made or written is told like all else that ends a start."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise StackError(f"{error.strerror}: {error.filename}") from error
+
+
 class Bar:
     """A share of the way, drawn in place on a terminal and every quarter elsewhere."""
 

@@ -161,6 +161,13 @@ def test_a_value_that_no_part_could_use_names_its_setting(
     assert "secret" not in str(refused.value)
 
 
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    for name, make in (("log", lifecycle.prepare_folders), ("models", lifecycle.prepare_model)):
+        (tmp_path / name).touch()
+        with pytest.raises(StackError, match=f"File exists: {tmp_path}/{name}"):
+            make(settings(tmp_path))
+
+
 def test_where_no_web_server_was_started_no_address_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,10 +23,10 @@ class Command(BaseCommand):
     def handle(self, *args: Any, name: str, **options: Any) -> None:
         try:
             check_needs(config(), [name])
+            prepare_folders(config())
         except StackError as error:
             raise CommandError(str(error)) from error
         part = MAKERS[name](config())
-        prepare_folders(config())
         os.chdir(ROOT)
         os.nice(part.nice)
         os.execvpe(part.command[0], part.command, {**os.environ, **part.environment})
