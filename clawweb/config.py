@@ -13,13 +13,16 @@ import tempfile
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from django.core.exceptions import ImproperlyConfigured
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ROOT = Path(__file__).resolve().parent.parent
+MOST_DAYS = 36_500  # a hundred years: no date can be told that lies far beyond
+Days = Annotated[int, Field(le=MOST_DAYS)]
+Span = Annotated[float, Field(le=86_400 * MOST_DAYS)]  # seconds
 NumberFormat = Literal["", "float32", "bfloat16", "float16"]
 
 
@@ -78,12 +81,12 @@ class Config(BaseSettings):
     chat_template: str = ""  # a Jinja file instead of the base model's own template
 
     # Gateway
-    session_timeout: float = Field(3600.0, gt=0)  # seconds without a turn that close a session
+    session_timeout: Span = Field(3600.0, gt=0)  # seconds without a turn that close a session
     requests_per_minute: int = Field(600, ge=0)  # per key; 0 = no limit, here and below
     tokens_per_minute: int = Field(0, ge=0)  # per key, prompt plus reply
     concurrent: int = Field(32, ge=0)  # requests of a key at once
     queue_turns: int = Field(128, ge=0)  # replies that may wait, one user's a quarter; 0 = no limit
-    queue_seconds: float = Field(600.0, gt=0)  # after which a reply that nobody began fails
+    queue_seconds: Span = Field(600.0, gt=0)  # after which a reply that nobody began fails
 
     # Quotas of one user; the admin's tables have a user's own. 0 = none
     tokens_per_day: int = Field(0, ge=0)  # prompts plus replies, from midnight UTC
@@ -95,10 +98,10 @@ class Config(BaseSettings):
     disk_free_mib: int = Field(512, ge=0)  # less than this free: nothing big starts; 0 = no guard
 
     # Retention, in days; 0 = for ever
-    keep_chats_days: int = Field(0, ge=0)  # since anything was last said; not pinned ones
-    keep_metrics_days: int = Field(0, ge=0)  # what training steps measured
-    keep_events_days: int = Field(0, ge=0)  # what happened to jobs and versions
-    keep_audit_days: int = Field(0, ge=0)  # the audit log
+    keep_chats_days: Days = Field(0, ge=0)  # since anything was last said; not pinned ones
+    keep_metrics_days: Days = Field(0, ge=0)  # what training steps measured
+    keep_events_days: Days = Field(0, ge=0)  # what happened to jobs and versions
+    keep_audit_days: Days = Field(0, ge=0)  # the audit log
 
     # Judge
     judge_url: str = ""  # an OpenAI-compatible endpoint's base URL, with /v1; empty = no judge
@@ -106,17 +109,17 @@ class Config(BaseSettings):
     judge_key: str = ""  # its key
     judge: str = ""  # an entry point of your own; empty = the model at judge_url
     judge_votes: int = Field(3, ge=1)  # asked in parallel
-    judge_seconds: float = Field(60.0, gt=0)  # patience with one vote
+    judge_seconds: Span = Field(60.0, gt=0)  # patience with one vote
     judge_agreement: float = Field(0.6, ge=0, le=1)  # with the user's ratings, below it: off
 
     # Learning
     batch: int = Field(8, ge=1)  # counted samples that start a job by themselves
-    settle_seconds: float = Field(20.0, ge=0)  # how long a bare thumb down waits for its reason
+    settle_seconds: Span = Field(20.0, ge=0)  # how long a bare thumb down waits for its reason
     train_tokens: int = Field(1024, ge=64)  # longest prompt plus reply that trains
-    train_seconds: float = Field(120.0, gt=0)  # time limit of a job's training
+    train_seconds: Span = Field(120.0, gt=0)  # time limit of a job's training
     train_threads: int = Field(1, ge=1)  # torch threads of the trainer on a CPU
-    lease_seconds: float = Field(60.0, gt=0)  # a job's lease; renewed six times in that time
-    sweep_seconds: float = Field(15.0, gt=0)  # how often rows are searched for forgotten work
+    lease_seconds: Span = Field(60.0, gt=0)  # a job's lease; renewed six times in that time
+    sweep_seconds: Span = Field(15.0, gt=0)  # how often rows are searched for forgotten work
 
     @property
     def model_folder(self) -> Path:

@@ -219,6 +219,8 @@ def test_a_number_that_another_installations_supervisor_has_by_now_ends_nothing(
     [
         ("CLAWWEB_PORT", "web", "CLAWWEB_PORT: .*valid integer.*, not 'web'"),
         ("CLAWWEB_VLLM_DTYPE", "half", "CLAWWEB_VLLM_DTYPE: .*'bfloat16' or 'float16', not 'half'"),
+        ("CLAWWEB_SESSION_TIMEOUT", "inf", "CLAWWEB_SESSION_TIMEOUT: .*less than or equal to"),
+        ("CLAWWEB_KEEP_CHATS_DAYS", "9999999", "CLAWWEB_KEEP_CHATS_DAYS: .*less than or equal"),
         ("CLAWWEB_SIGN_UP", "yes", "CLAWWEB_SIGN_UP: .*'closed', 'pending' or 'open', not 'yes'"),
         ("CLAWWEB_VAR", __file__, "data folder .* cannot be used: .*CLAWWEB_VAR"),
     ],

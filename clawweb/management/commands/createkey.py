@@ -7,13 +7,11 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
-from clawweb.config import listed
+from clawweb.config import MOST_DAYS, listed
 from clawweb.management import OverRows
 from clawweb.models import User
 from clawweb.services.accounts import CLI_SCOPES, add_user, make_key
 from clawweb.services.errors import ServiceError
-
-MOST_DAYS = 36_500
 
 
 class Command(OverRows):
