@@ -10,6 +10,7 @@ import os
 import secrets
 import shutil
 import tempfile
+from difflib import get_close_matches
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -209,3 +210,14 @@ def config() -> Config:
             for wrong in error.errors()
         )
         raise ImproperlyConfigured("\n".join(said)) from None
+
+
+def strangers() -> list[str]:
+    """Variables that look like settings and are none, each with the setting that it may mean."""
+    known = [f"CLAWWEB_{name.upper()}" for name in Config.model_fields]
+    named = [name for name in os.environ if name.upper().startswith("CLAWWEB_")]
+    found = sorted(name for name in named if name.upper() not in [*known, "CLAWWEB_PART"])
+    meant = (get_close_matches(name.upper(), known, n=1, cutoff=0.8) for name in found)
+    return [
+        f"{name} ({near[0]}?)" if near else name for name, near in zip(found, meant, strict=True)
+    ]

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import redis
 
-from clawweb.config import Config, listed
+from clawweb.config import Config, listed, strangers
 from clawweb.engine import base_hash
 from clawweb.stack.database import collect_static, prepare_database
 from clawweb.stack.model import prepare_model
@@ -99,6 +99,8 @@ def check_judge(config: Config) -> None:
 def check_settings(config: Config) -> None:
     """Values that no part could use: they would all start, and fail again and again, each deep in
     its log, or act as if nothing were set. No value is shown that may hold a password."""
+    if unknown := strangers():
+        say(f"warning: no setting is called {', '.join(unknown)}; docs/operations.md has them")
     for url in config.vllms:
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
             raise StackError(

@@ -178,6 +178,22 @@ def test_where_no_web_server_was_started_no_address_is_told(
     assert (ready, end) == ("worker-gpu, beat: ready after 2 s", "Ctrl-C stops it")
 
 
+def test_a_variable_that_is_no_setting_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in os.environ if name.startswith("CLAWWEB_")]:
+        monkeypatch.delenv(name)
+    for name in ("CLAWWEB_PORT", "clawweb_host", "CLAWWEB_PART"):
+        monkeypatch.setenv(name, "8000")
+    lifecycle.check_settings(settings(tmp_path))
+    assert capsys.readouterr().out == ""
+    monkeypatch.setenv("CLAWWEB_ALOWED_HOSTS", "chat.example")
+    monkeypatch.setenv("CLAWWEB_THEME", "dark")
+    lifecycle.check_settings(settings(tmp_path))
+    misspelt = "CLAWWEB_ALOWED_HOSTS (CLAWWEB_ALLOWED_HOSTS?), CLAWWEB_THEME;"
+    assert f"no setting is called {misspelt}" in capsys.readouterr().out
+
+
 def test_what_prepares_containers_refuses_it_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
