@@ -1,6 +1,6 @@
 // JSON calls to our own API. A refusal becomes a Problem whose message is a sentence for the user.
 
-export class Problem extends Error {
+class Problem extends Error {
   constructor(status, title, detail, request = "") {
     super(detail || title);
     this.request = request; // its id, under which the server's log has it; of errors on its side

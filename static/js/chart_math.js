@@ -1,7 +1,7 @@
 // Sums behind the charts: smoothing, places on x, what a logarithm takes. Knows no page and no plotly.
 
 const ENOUGH = 8; // values, below which none is called far from the rest
-export const COLUMNS = ["step", "attempt", "samples", "elapsed", "at", "y", "spread"];
+const COLUMNS = ["step", "attempt", "samples", "elapsed", "at", "y", "spread"];
 
 // An exponential mean without the pull of its start (Adam's correction): the first value stays itself.
 export function smoothed(values, weight) {
