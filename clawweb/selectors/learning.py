@@ -195,8 +195,6 @@ def _receipt_words(sample: TrainingSample, state: str, count: dict[str, int] | N
         words = [_("learned in v%(n)s") % {"n": sample.adapter.version}]
         words += [_("by its thumb alone")] if sample.by_thumb else []
         words += [_("(rolled back)")] if sample.adapter.rolled_back_at else []
-        if sample.replaced_by and sample.replaced_by.state != SampleState.WITHDRAWN:
-            words.append(_("(a newer rating replaces it)"))
         return " ".join(words)
     if state == "withdrawn" and (old := sample.came_too_late_for):
         taken = _receipt_words(old, _PUBLIC_STATE[SampleState(old.state)], None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import F, OuterRef, Q, Subquery
 from django.utils.translation import gettext as _
 
 from clawweb import sentences
@@ -69,9 +69,11 @@ def _let_go(job: TrainingJob, samples: Collection[int]) -> None:
 def leave_out_withdrawn(job: TrainingJob) -> None:
     """Ratings that were taken back while the job waited, or a note of theirs, are no part of it,
     nor those of chats that are deleted or kept out by now."""
+    newest = TrainingSample.objects.filter(turn=OuterRef("turn")).order_by("-pk").values("state")
     mine = TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED)
-    unwanted = mine.filter(
-        Q(replaced_by__state=SampleState.WITHDRAWN)
+    unwanted = mine.annotate(newest=Subquery(newest[:1])).filter(
+        Q(newest=SampleState.WITHDRAWN)  # changed before it was taken back, perhaps
+        | Q(replaced_by__state=SampleState.WITHDRAWN)
         | Q(replaced_by__job=job)
         | Q(turn__session__locked=True)
         | Q(turn__session__deleted_at__isnull=False)

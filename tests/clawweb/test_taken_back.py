@@ -11,7 +11,16 @@ from clawweb.services import feedback, finishing, jobs, versions
 from clawweb.services.feedback import HELD_BACK_EVERY
 from clawweb.services.notes import take_back_note
 from clawweb.views.versions import _learned
-from tests.factories import claimed_job, comment, down, hint_of, make_adapter, make_turn, up
+from tests.factories import (
+    claimed_job,
+    comment,
+    down,
+    hint_of,
+    make_adapter,
+    make_turn,
+    rated,
+    up,
+)
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
 
@@ -116,6 +125,22 @@ def test_what_is_left_of_a_taken_rating_is_not_kept_for_the_gate(alice):
     take_back_note(user=alice, text="Use metres.")  # the fifth row
     assert list(turn.samples.values_list("state", "held_back")) == [("claimed", False)] * 2
     assert job.job_samples.filter(sample__turn=turn).count() == 1
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_rating_that_is_changed_and_then_taken_back_is_taken_back(alice, trains):
+    turn, kept = rated(alice, 2)
+    job = claimed_job(alice)
+    if trains:
+        finishing.leave_out_withdrawn(job)
+    for value in (1, -1, None):
+        feedback.rate_turn(turn=turn, author=alice, changes={"value": value})
+    if not trains:
+        finishing.leave_out_withdrawn(job)
+    assert [s.turn for s in jobs.samples_of(job)] == ([turn, kept] if trains else [kept])
+    jobs.end_job(job, state=JobState.DEPLOYED, learned=make_adapter(alice, 1, "live"))
+    text = "taken back, but learned in v1" if trains else "taken back"
+    assert receipt(turn)["text"] == text  # no newer rating replaces it
 
 
 def test_what_was_taken_back_too_late_says_what_learned_it_also_once_that_is_left(alice, engine):
