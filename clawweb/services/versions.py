@@ -126,9 +126,11 @@ def register(
 
 
 def _forgot_at(job: TrainingJob) -> datetime | None:
-    """Since when a chat is deleted that the job's version, or its parent, learned from."""
+    """Since when a chat is deleted that the job's version, or its parent, learned from: it did not
+    from what the trainer dropped."""
     parents = AdapterVersion.objects.filter(pk=job.parent_id).values_list("forgot_at", flat=True)
-    chats = job.job_samples.aggregate(at=Min("sample__turn__session__deleted_at"))
+    used = job.job_samples.exclude(role="new", sample__state=SampleState.DROPPED)
+    chats = used.aggregate(at=Min("sample__turn__session__deleted_at"))
     return parents.first() or chats["at"]
 
 

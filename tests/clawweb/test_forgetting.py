@@ -133,10 +133,13 @@ def test_a_chat_that_is_gone_for_good_leaves_its_marks_and_a_tombstone(
     assert Event.objects.get(kind="chat_erased").text == "ratings in it were learned in v2, v3"
 
 
-def test_a_version_made_from_a_marked_one_or_from_a_deleted_chat_is_marked(alice: User) -> None:
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_version_made_from_a_deleted_chat_is_marked(alice: User, dropped: bool) -> None:
     turn = make_turn(alice)
     down(turn)
     job = claimed_job(alice)
+    if dropped:  # the trainer could not use it
+        finishing.drop_samples(job, {TrainingSample.objects.get().pk: "too_long"})
     housekeeping.delete_session(turn.session)
     made = versions.register(
         job,
@@ -150,7 +153,8 @@ def test_a_version_made_from_a_marked_one_or_from_a_deleted_chat_is_marked(alice
         accepted=True,
         note="",
     )
-    assert made.forgot_at == ChatSession.objects.get(pk=turn.session_id).deleted_at
+    deleted_at = ChatSession.objects.get(pk=turn.session_id).deleted_at
+    assert made.forgot_at == (None if dropped else deleted_at)
 
 
 def test_nobody_marks_anothers_versions(line: Any, alice: User, bob: User) -> None:
