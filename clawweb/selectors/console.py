@@ -65,11 +65,13 @@ def is_stale(job: TrainingJob) -> bool:
 
 
 def early_end(job: TrainingJob) -> str:
-    """Why its training ended before the last step; "" where it did not."""
+    """Why its training ended before the last step; "" where it did not. An attempt that was given
+    up since says nothing of the one after it."""
     if job.step >= job.steps:
         return ""
-    rows = job.events.filter(kind="ended_early").order_by("-id")
-    return rows.values_list("text", flat=True).first() or ""
+    rows = job.events.filter(kind__in=["started", "put_back", "ended_early"]).order_by("-id")
+    kind, text = rows.values_list("kind", "text").first() or ("", "")
+    return text if kind == "ended_early" else ""
 
 
 def has_unused_ratings(job: TrainingJob) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
+from django.utils import timezone
 
 from clawweb.models import (
     AuditEvent,
@@ -13,6 +16,7 @@ from clawweb.models import (
     TrainingJob,
     TrainingSample,
 )
+from clawweb.selectors.console import early_end
 from clawweb.services import feedback, finishing, jobs
 from clawweb.services.errors import LeaseLost, NothingToKeep
 from clawweb.services.notes import take_back_note
@@ -88,6 +92,23 @@ def test_a_job_that_made_all_its_steps_says_nothing_of_an_early_end(alice):
     jobs.advance(job, state=JobState.TRAINING, step=8, steps=8)
     finishing.note_early_end(job, "learned")
     assert not Event.objects.filter(job=job, kind="ended_early").exists()
+
+
+@pytest.mark.parametrize("end", ["put back", "killed"])
+def test_an_early_end_is_that_of_its_own_attempt(alice, end):
+    rated(alice, 1)
+    job = claimed_job(alice)
+    jobs.advance(job, state=JobState.TRAINING, step=2, steps=8)
+    finishing.note_early_end(job, "time")
+    jobs.advance(job, state=JobState.GATING)
+    assert early_end(job)
+    if end == "put back":
+        jobs.put_back(job)
+        assert not early_end(job)  # it will be trained anew
+    TrainingJob.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
+    again = jobs.claim_job(job.public_id)
+    assert again is not None
+    assert not early_end(again)
 
 
 def test_a_correction_that_the_method_leaves_aside_is_learned_by_thumb(alice):
