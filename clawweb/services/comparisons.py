@@ -81,18 +81,24 @@ def _chosen(user: User, turn: Turn, other: str, chance: random.Random) -> Adapte
     if other == OTHER:
         candidates = {live_adapter(user), previous_version(user), None}
         usable = {None, *usable_versions(user)}
-        able = [v for v in candidates & usable if (v.version if v else 0) != turn.version]
+        able = [v for v in candidates & usable if (v.version if v else 0) != _wrote(turn)]
         if not able:
             raise CannotCompare(_("There is no other version to compare with yet."))
         return chance.choice(sorted(able, key=lambda v: v.version if v else 0))
     version = _named(user, other)
-    if (version.version if version else 0) == turn.version:
+    if (version.version if version else 0) == _wrote(turn):
         name = version_name(turn.version)
         raise CannotCompare(
             _("This reply is by %(name)s already. Compare it with another version.")
             % {"name": name}
         )
     return version
+
+
+def _wrote(turn: Turn) -> int | None:
+    """The user's version that gave the reply, 0 = the base model; None where it was brought in from
+    elsewhere, where versions have numbers of their own."""
+    return None if turn.version and turn.adapter_id is None else turn.version
 
 
 def _named(user: User, other: str) -> AdapterVersion | None:

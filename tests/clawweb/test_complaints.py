@@ -65,6 +65,14 @@ def test_at_most_ten_are_asked(learner: User) -> None:
     assert set(seconds.values_list("asked", "turn_type")) == {("agent@v2", "side")}
 
 
+def test_a_version_of_another_installation_is_not_the_one_of_its_number(learner: User) -> None:
+    elsewhere = disliked(learner, version=2, adapter=None)  # brought in from a file
+    own = disliked(learner, version=1)
+    assert ask_again(user=learner) == 2
+    asked = Comparison.objects.order_by("first").values_list("first", "second__asked")
+    assert list(asked) == [(elsewhere.pk, "agent@v2"), (own.pk, "agent@v2")]
+
+
 def test_what_was_asked_is_not_asked_twice(learner: User) -> None:
     first, other = disliked(learner), disliked(learner)
     assert ask_again(user=learner, turn=first) == 1
