@@ -6,7 +6,7 @@ wins.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from django.db.models import Max, Q, QuerySet
@@ -16,6 +16,7 @@ from clawweb.models import (
     OPEN_SAMPLE,
     AdapterVersion,
     Consent,
+    Feedback,
     FeedbackReason,
     SampleState,
     TrainingSample,
@@ -25,7 +26,7 @@ from clawweb.selectors.learning import BULKY_OF_TURN, line_of, live_adapter, tra
 from clawweb.selectors.poles import Axes, Said
 from training.config import CANDIDATES, KTO, REPLAYED, THUMBS_REPLAYED
 
-Told = tuple[TrainingSample, list[TrainingSample]]
+Told = tuple[TrainingSample, list[TrainingSample], int]  # what is behind it; since when it is said
 MOST_PROMPTED = 4  # as many as the gate lets a perfect student follow at once
 LOOKED_AT = 8 * REPLAYED  # learned samples: those that followed a note taken back teach nothing
 MOST_CHARACTERS = 1000  # of all together: the conversation needs its room
@@ -52,7 +53,7 @@ def unlearned_hints(user: User) -> list[str]:
         return []
     learned = said.filter(state=SampleState.TRAINED, adapter__in=answering_line(user))
     # What was learned later than a hint was given may contradict it, and then wins too.
-    newer = learned.filter(pk__gt=open_ones[-1].pk)
+    newer = learned.filter(pk__gt=_first_said(_told(open_ones)))
     contradicted = contradicted_by_newer([*open_ones, *newer])
     since = dict(learned.exclude(hint="").values_list("hint").annotate(Max("adapter__version")))
     holding = [
@@ -135,29 +136,61 @@ def _said_since(told: Sequence[Told], version: AdapterVersion | None) -> Iterabl
     user = told[0][0].user_id
     there = Q(state=SampleState.READY) | Q(state=SampleState.TRAINED, adapter__in=line_of(version))
     rest = _holding().filter(there, user=user, pk__gt=_first_said(told))
-    return rest.exclude(pk__in=[sample.pk for sample, _ in told]).defer(*BULKY_OF_TURN)
+    return rest.exclude(pk__in=[sample.pk for sample, *_ in told]).defer(*BULKY_OF_TURN)
 
 
 def _told(samples: Iterable[TrainingSample]) -> list[Told]:
     """Each with what said the hints that it followed, if it was liked."""
-    return [
+    rows = [
         (row, list(row.behind().select_related("feedback")) if row.reward == 1 else [])
         for row in samples
     ]
+    said = said_at(each for row, behind in rows for each in (row, *behind))
+    return [(row, behind, _since(row, behind, said)) for row, behind in rows]
 
 
-def _since(sample: TrainingSample, behind: Sequence[TrainingSample]) -> int:
+def said_at(samples: Iterable[TrainingSample]) -> dict[int, int]:
+    """When each was said, as the key of a sample, by its own: what is left of a rating of which
+    something was taken back since is as old as that rating."""
+    first = {row.pk: row for row in samples}
+    looked_at = {pk: row for pk, row in first.items() if row.feedback_id}
+    while looked_at:
+        replaced = TrainingSample.objects.filter(replaced_by__in={r.pk for r in looked_at.values()})
+        found = replaced.select_related("feedback").defer("token_effects")
+        before = {row.replaced_by_id: row for row in found}
+        looked_at = {
+            pk: before[row.pk]
+            for pk, row in looked_at.items()
+            if row.pk in before and _is_left_of(row.feedback, before[row.pk].feedback)
+        }
+        first |= looked_at
+    return {pk: row.pk for pk, row in first.items()}
+
+
+def _is_left_of(now: Feedback | None, before: Feedback | None) -> bool:
+    """Whether it says less than the rating before it, and nothing else."""
+    if now is None or before is None or now.value != before.value:
+        return False
+    reasons, known = ({each["slug"] for each in row.reasons} for row in (now, before))
+    words = [(now.comment, before.comment), (now.correction, before.correction)]
+    is_same = reasons == known and all(left == said for left, said in words)
+    return not is_same and reasons <= known and all(left in ("", said) for left, said in words)
+
+
+def _since(
+    sample: TrainingSample, behind: Sequence[TrainingSample], said: Mapping[int, int]
+) -> int:
     """When what it teaches was said: who likes what followed hints says nothing new, and it is as
     old as the oldest of them, each since it was said last."""
     newest: dict[str, int] = {}
     for row in behind:
-        newest[row.hint] = max(row.pk, newest.get(row.hint, 0))
-    return min(newest.values(), default=sample.pk)
+        newest[row.hint] = max(said[row.pk], newest.get(row.hint, 0))
+    return min(newest.values(), default=said[sample.pk])
 
 
 def _first_said(told: Sequence[Told]) -> int:
     """Since when anything could contradict one of them."""
-    return min(_since(*row) for row in told)
+    return min(since for *_, since in told)
 
 
 def answering_line(user: User) -> list[int]:
@@ -177,7 +210,7 @@ def _contradicted(told: Iterable[Told]) -> dict[int, str]:
     axes = Axes(FeedbackReason.objects.all())
     wanted: dict[str, str] = {}
     older: dict[int, str] = {}
-    for sample, behind in sorted(told, key=lambda row: _since(*row), reverse=True):
+    for sample, behind, _ in sorted(told, key=lambda row: row[2], reverse=True):
         said = _said([sample, *behind], axes)
         if all(wanted.get(axis, pole) == pole for axis, pole in said.poles.items()):
             wanted |= said.poles

@@ -6,7 +6,7 @@ differ in case, spaces and the mark at their end alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -24,7 +24,7 @@ from clawweb.models import (
     TrainingSample,
     User,
 )
-from clawweb.selectors.hints import answering_line
+from clawweb.selectors.hints import answering_line, said_at
 from clawweb.selectors.learning import BULKY_OF_TURN
 from clawweb.selectors.poles import Axes, Said
 from training.config import TrainConfig
@@ -219,9 +219,10 @@ def _contradicted(
     axes = Axes(reasons.values())
     wins: dict[str, tuple[str, int, str]] = {}  # axis -> pole, the sample, what it says
     over: dict[tuple[str, str], str] = {}
-    for wish in sorted(wishes, key=_holds, reverse=True):
+    at = said_at(sample for wish in wishes for sample in wish.samples)
+    for wish in sorted(wishes, key=lambda wish: _holds(wish, at), reverse=True):
         reason = reasons.get(wish.name) if wish.way == "reason" else None
-        said, holds = _said_by(wish, axes), _holds(wish)
+        said, holds = _said_by(wish, axes), _holds(wish, at)
         against = [wins[axis] for axis, pole in said.poles.items() if axis in wins
                    if wins[axis][0] != pole]  # fmt: skip
         if not against and holds:
@@ -229,16 +230,20 @@ def _contradicted(
             for axis, pole in said.poles.items():
                 wins.setdefault(axis, (pole, holds, name))
         # Not what was said in one breath.
-        elif against and against[0][1] > (holds or wish.samples[0].pk) and not said.says_more:
+        elif against and against[0][1] > (holds or _newest(wish, at)) and not said.says_more:
             over[wish.way, wish.name] = against[0][2]
     return over
 
 
-def _holds(wish: Wish) -> int:
-    """The newest rating that says it and teaches it, or will; 0 when there is none."""
+def _holds(wish: Wish, at: Mapping[int, int]) -> int:
+    """When it was said last, of what teaches it or will; 0 when nothing does."""
     states = (*OPEN_SAMPLE, SampleState.TRAINED)
-    holding = (s.pk for s in wish.samples if s.state in states and _is_in(s, wish))
-    return next(holding, 0)
+    holding = (at[s.pk] for s in wish.samples if s.state in states and _is_in(s, wish))
+    return max(holding, default=0)
+
+
+def _newest(wish: Wish, at: Mapping[int, int]) -> int:
+    return max(at[sample.pk] for sample in wish.samples)
 
 
 def _is_in(sample: TrainingSample, wish: Wish) -> bool:

@@ -8,7 +8,9 @@ from django.utils import timezone
 from clawweb.models import ChatSession, JobState, SampleState
 from clawweb.selectors.hints import MOST_CHARACTERS, hints_to_prompt
 from clawweb.selectors.learning import receipt
+from clawweb.selectors.notes import notes_of
 from clawweb.services import feedback, jobs
+from clawweb.services.notes import take_back_note
 from tests.clawweb.test_claims import put_aside as claimed_beside
 from tests.factories import (
     claimed_job,
@@ -163,3 +165,53 @@ def test_a_job_of_thumbs_is_reminded_of_hints_where_some_were_learned(alice, mon
     learned_by_live(alice, hinted, *thumbs)
     up(make_turn(alice, version=1))
     assert hinted in trains(claimed_job(alice), "replay")
+
+
+# Since when, where something of it was taken back
+
+
+def said_before(user):
+    """A rating that says two things and more, and a newer one against one of them."""
+    old, new = make_turn(user), make_turn(user)
+    said = {"reasons": ["too_long"], "comment": "Use metres.", "correction": "Six metres."}
+    feedback.rate_turn(turn=old, author=user, changes=said)
+    down(new, "too_short")
+    return old, new
+
+
+def take_back_the_rest(user):
+    for text in ("Use metres.", "Six metres."):
+        assert take_back_note(user=user, text=text) == 1
+
+
+def test_what_is_left_of_a_rating_is_no_newer_than_that_was(alice):
+    old, new = said_before(alice)
+    take_back_the_rest(alice)
+    over = {note.text: note.replaced_by for note in notes_of(alice)}
+    assert over == {hint_of("too_long"): "Too short", hint_of("too_short"): ""}
+    job = claimed_job(alice)
+    assert trains(job) == [new]
+    jobs.end_job(job, state=JobState.FAILED)
+    assert receipt(old)["state"] == "superseded"
+    down(old, "too_long")  # said again
+    assert trains(claimed_job(alice)) == [old]
+
+
+def test_nor_where_a_version_has_learned_it(alice):
+    old, new = said_before(alice)
+    live = make_adapter(alice, 1, "live")
+    in_state(old, SampleState.TRAINED, adapter=live)
+    take_back_the_rest(alice)
+    job = claimed_job(alice)
+    assert (trains(job), trains(job, "replay")) == ([new], [])
+
+
+def test_nor_for_the_prompt_nor_through_a_reply_that_followed_it(eager):
+    _, new = said_before(eager)
+    in_state(new, SampleState.TRAINED, adapter=make_adapter(eager, 1, "live"))
+    take_back_the_rest(eager)
+    assert hints_to_prompt(eager) == []
+    up(make_turn(eager, version=1, prompted_hints=[hint_of("too_long")]))
+    job = claimed_job(eager)
+    assert trains(job, "replay") == [new]
+    assert trains(job) == []
