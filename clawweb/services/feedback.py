@@ -161,12 +161,16 @@ def _replace_sample(turn: Turn, row: Feedback) -> None:
     # Locked: a job that ends beside this gives its samples back, and this one must be seen so.
     old = turn.samples.select_for_update().order_by("-id").first()
     taken_back = row.value is None and not row.comment
+    was_aside = False
     if old is not None:
         unclaimed = TrainingSample.objects.filter(
             pk=old.pk, state__in=[SampleState.WAITING, SampleState.READY]
         )
-        unclaimed.update(state=SampleState.WITHDRAWN if taken_back else SampleState.SUPERSEDED)
+        gave_way = unclaimed.update(
+            state=SampleState.WITHDRAWN if taken_back else SampleState.SUPERSEDED
+        )
         old.refresh_from_db()  # a job may have been quicker
+        was_aside = bool(gave_way) and (old.held_back or old.was_held_back)
     if taken_back and (old is None or old.state == SampleState.WITHDRAWN):
         return
     if taken_back:
@@ -175,6 +179,7 @@ def _replace_sample(turn: Turn, row: Feedback) -> None:
         new.state = SampleState.WITHDRAWN
     else:
         new = _sample(turn, row)
+        new.was_held_back = was_aside  # the reply grew old while it was kept for the gate
     new.save()
     if old is not None:
         TrainingSample.objects.filter(pk=old.pk).update(replaced_by=new)

@@ -35,12 +35,17 @@ def test_replies_of_a_version_more_than_three_behind_are_stale(alice):
     assert receipt(old)["drop_reason"] == "stale"
 
 
-def test_what_was_kept_aside_for_the_gate_is_not_too_old_once_it_is_not(alice):
+@pytest.mark.parametrize(
+    ("how", "is_changed"), [("was_held_back", False), ("was_held_back", True), ("held_back", True)]
+)
+def test_what_was_kept_aside_for_the_gate_is_not_too_old_once_it_is_not(alice, how, is_changed):
     parent = None
     for version in range(1, 7):
         parent = make_adapter(alice, version, "live" if version == 6 else "standby", parent=parent)
     down(turn := make_turn(alice, version=1))
-    TrainingSample.objects.update(was_held_back=True)
+    TrainingSample.objects.update(**{how: True})
+    if is_changed:
+        feedback.rate_turn(turn=turn, author=alice, changes={"comment": "Be kind."})
     job = claimed_job(alice)
     (sample,) = jobs.samples_of(job)
     assert sample.turn == turn
