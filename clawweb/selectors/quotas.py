@@ -80,11 +80,12 @@ def tokens_of(turns: QuerySet[Turn]) -> int:
 def seconds_of(jobs: QuerySet[TrainingJob]) -> float:
     """What the jobs measured of their phases, without their waits: in the queue again, for the
     model server. One that ended or is before its gate has measured nothing: then from its start to
-    its end."""
+    its end; nothing of one that ended, by a clock that was set back, before it began."""
     begun = jobs.exclude(state=JobState.QUEUED, timings={})
     rows = begun.values_list("timings", "started_at", "finished_at")
     return sum(
-        sum(phase_seconds(timings).values()) or ((end or timezone.now()) - start).total_seconds()
+        sum(phase_seconds(timings).values())
+        or max(0.0, ((end or timezone.now()) - start).total_seconds())
         for timings, start, end in rows
     )
 

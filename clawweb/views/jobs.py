@@ -293,8 +293,9 @@ def _asked_again(job: TrainingJob) -> list[tuple[str, str, str]]:
 
 
 def _took(job: TrainingJob) -> str:
-    """As one says it: 48 s, 10 min 50 s, 1 h 5 min; nothing while it runs."""
-    if not job.started_at or not job.finished_at:
+    """As one says it: 48 s, 10 min 50 s, 1 h 5 min; nothing while it runs, nor where the clock was
+    set back meanwhile: nobody knows then."""
+    if not job.started_at or not job.finished_at or job.finished_at < job.started_at:
         return ""
     minutes, seconds = divmod(round((job.finished_at - job.started_at).total_seconds()), 60)
     hours, minutes = divmod(minutes, 60)

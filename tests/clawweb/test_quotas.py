@@ -128,6 +128,18 @@ def test_waiting_is_no_training(alice: User, at_noon: None) -> None:
     assert quotas.training_this_week(alice).used == 2
 
 
+def test_a_clock_that_is_set_back_gives_nobody_minutes(
+    client: Client, alice: User, at_noon: None
+) -> None:
+    ahead = WEDNESDAY + timedelta(days=90)
+    job = TrainingJob.objects.create(
+        user=alice, state="failed", started_at=ahead, finished_at=WEDNESDAY
+    )
+    assert quotas.training_this_week(alice).used == 0
+    client.force_login(alice)
+    assert "Took" not in client.get(f"/jobs/{job.public_id}/").content.decode()
+
+
 def test_who_deletes_chats_has_had_their_tokens_all_the_same(
     alice: User, bob: User, at_noon: None
 ) -> None:
