@@ -249,3 +249,11 @@ class Feedback(models.Model):
 
     def __str__(self) -> str:
         return f"{self.value} on {self.turn_id}"
+
+    @property
+    def hint(self) -> str:
+        """What it asks for, in words."""
+        hints = [reason["hint"] for reason in self.reasons]
+        if self.comment and self.value == -1:  # praise is no instruction
+            hints.append(self.comment)
+        return " ".join(hints)

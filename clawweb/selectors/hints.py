@@ -100,21 +100,34 @@ def replayed_samples(
 
 def undisputed_samples(user_id: int) -> list[TrainingSample]:
     """What was put aside for a newer rating and is contradicted no more: that one was taken back,
-    or dropped."""
+    or dropped. What was put aside in part is given whole, unsaved."""
     aside = TrainingSample.objects.filter(
         user=user_id,
         state=SampleState.SUPERSEDED,
         replaced_by=None,
         turn__session__deleted_at=None,
     ).select_related("feedback", "turn")
-    rows = list(aside.order_by("id"))
+    rows = [*aside.order_by("id"), *_in_part(user_id)]
     if not rows:
         return []
     holds = _holding().filter(user=user_id, state__in=[*OPEN_SAMPLE, SampleState.TRAINED])
     told = _told(rows)
-    newer = holds.filter(pk__gt=_first_said(told)).defer(*BULKY_OF_TURN)
-    disputed = _contradicted([*told, *_told(newer)])
+    newer = holds.filter(pk__gt=_first_said(told)).exclude(pk__in=[row.pk for row in rows])
+    disputed = _contradicted([*told, *_told(newer.defer(*BULKY_OF_TURN))])
     return [row for row in rows if row.pk not in disputed]
+
+
+def _in_part(user_id: int) -> list[TrainingSample]:
+    """The ready ones of which a job that gave them back had put a part aside: as they were said."""
+    ready = _holding().filter(user=user_id, state=SampleState.READY, feedback__isnull=False)
+    rows = ready.defer(*BULKY_OF_TURN, "token_effects").order_by("id")
+    found = []
+    for row in rows:
+        said = row.feedback
+        if said and (row.hint, row.correction) != (said.hint, said.correction):
+            row.hint, row.correction = said.hint, said.correction
+            found.append(row)
+    return found
 
 
 def put_aside(

@@ -203,7 +203,7 @@ def _is_put_aside(turn: Turn, before: Feedback) -> bool:
     newest = turn.samples.order_by("-pk").first()
     if newest is None or newest.feedback is None or newest.state == SampleState.WITHDRAWN:
         return False
-    is_whole = (newest.hint, newest.correction) == (_hint(before), before.correction)
+    is_whole = (newest.hint, newest.correction) == (before.hint, before.correction)
     return newest.state == SampleState.SUPERSEDED or not is_whole
 
 
@@ -216,13 +216,6 @@ def _settles_at() -> datetime:
     return timezone.now() + timedelta(seconds=config().settle_seconds)
 
 
-def _hint(row: Feedback) -> str:
-    hints = [reason["hint"] for reason in row.reasons]
-    if row.comment and row.value == -1:  # praise is no instruction
-        hints.append(row.comment)
-    return " ".join(hints)
-
-
 def _sample(turn: Turn, row: Feedback) -> TrainingSample:
     """What the rating gives to training, with the reason when it gives nothing."""
     sample = TrainingSample(
@@ -230,7 +223,7 @@ def _sample(turn: Turn, row: Feedback) -> TrainingSample:
         user=turn.session.user,
         feedback=row,
         reward=row.value,
-        hint=_hint(row),
+        hint=row.hint,
         correction=row.correction,
     )
     return _decided(sample, turn, waits=row.value == -1 and not row.is_final)
@@ -379,9 +372,13 @@ def give_back(samples: QuerySet[TrainingSample], *, refused: bool = False) -> No
 
 
 def count_undisputed(user_id: int) -> None:
-    """What a newer rating had put aside counts again, if that one was taken back or dropped."""
+    """What a newer rating had put aside counts again, also what it had put aside in part, if that
+    one was taken back or dropped."""
     rows = undisputed_samples(user_id)
     if rows:
+        for row in rows:
+            in_part = TrainingSample.objects.filter(pk=row.pk, state=SampleState.READY)
+            in_part.update(hint=row.hint, correction=row.correction)
         aside = TrainingSample.objects.filter(state=SampleState.SUPERSEDED)
         give_back(aside.filter(pk__in=[row.pk for row in rows]))
         changed(user_id, "receipt", *(row.turn.public_id for row in rows))

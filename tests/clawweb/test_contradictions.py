@@ -9,7 +9,7 @@ from clawweb.models import ChatSession, JobState, SampleState
 from clawweb.selectors.hints import MOST_CHARACTERS, hints_to_prompt
 from clawweb.selectors.learning import receipt
 from clawweb.selectors.notes import notes_of
-from clawweb.services import feedback, jobs
+from clawweb.services import feedback, finishing, jobs
 from clawweb.services.notes import take_back_note
 from tests.clawweb.test_claims import put_aside as claimed_beside
 from tests.factories import (
@@ -165,6 +165,30 @@ def test_a_job_of_thumbs_is_reminded_of_hints_where_some_were_learned(alice, mon
     learned_by_live(alice, hinted, *thumbs)
     up(make_turn(alice, version=1))
     assert hinted in trains(claimed_job(alice), "replay")
+
+
+@pytest.mark.parametrize("how", ["taken back", "dropped", "said again"])
+def test_what_was_put_aside_in_part_counts_whole_again(alice, how):
+    old, new = make_turn(alice), make_turn(alice)
+    both = {"reasons": ["too_long"], "comment": "Always mention the sources.", "correction": "Six."}
+    feedback.rate_turn(turn=old, author=alice, changes=both)
+    down(new, "too_short")
+    job = claimed_job(alice)
+    assert words_of(old) == ("Always mention the sources.", "")
+    if how == "dropped":
+        finishing.drop_samples(job, {new.samples.get().pk: "hint_no_effect"})
+    jobs.end_job(job, state=JobState.FAILED)
+    if how == "taken back":
+        assert words_of(old) == ("Always mention the sources.", "")
+        take_back(new)
+    if how == "said again":
+        feedback.rate_turn(turn=old, author=alice, changes=both)
+    assert words_of(old) == (f"{hint_of('too_long')} Always mention the sources.", "Six.")
+    assert receipt(old)["state"] == "counted"
+
+
+def words_of(turn):
+    return turn.samples.order_by("-id").values_list("hint", "correction")[0]
 
 
 # Since when, where something of it was taken back
