@@ -83,10 +83,10 @@ def offered_version(user: User, turn_id: str) -> int | None:
 
 
 def previous_version(user: User) -> AdapterVersion | None:
-    """The newest usable version that was live before the live one."""
+    """The newest usable version that was live before the live one, which may have been so, too."""
     live = live_adapter(user)
     for pk in reversed(live.live_before if live else []):
-        found = usable_versions(user).filter(pk=pk).first()
+        found = usable_versions(user).filter(pk=pk, state=AdapterState.STANDBY).first()
         if found is not None:
             return found
     return None

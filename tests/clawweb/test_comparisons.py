@@ -121,7 +121,8 @@ def test_a_version_that_is_of_no_use_is_neither_chosen_nor_live_here(alice, turn
 
 
 def test_before_the_first_version_there_was_base_and_before_base_nothing(alice, bob) -> None:
-    make_adapter(alice, 1, AdapterState.LIVE)
+    live = make_adapter(alice, 1, AdapterState.LIVE)
+    alice.adapters.update(live_before=[live.pk])  # made live again, over one that is erased
     opened = comparisons.open_comparison(turn=by(alice, 1), other="previous")
     assert opened.second.asked == "base"
     with pytest.raises(CannotCompare, match="nothing before it"):
@@ -138,10 +139,9 @@ def test_an_answer_that_never_came_is_asked_for_anew(turn, end, reply) -> None:
 
 
 def test_by_chance_any_version_but_its_own_answers(alice, versions) -> None:
-    asked = set()
-    for seed in range(16):
-        row = comparisons.open_comparison(turn=by(alice, 2), chance=random.Random(seed * 1009))
-        asked.add((row.second.asked, row.swapped))
+    chances = (random.Random(seed * 1009) for seed in range(16))
+    rows = [comparisons.open_comparison(turn=by(alice, 2), chance=each) for each in chances]
+    asked = {(row.second.asked, row.swapped) for row in rows}
     assert asked == {(a, s) for a in ("agent@v1", "base") for s in (True, False)}
 
 
