@@ -11,7 +11,7 @@ from django.test import Client
 from clawweb.api.openai import _models_of
 from clawweb.models import AdapterState, GateResult, JobState, TrainingJob, TrainingSample, User
 from clawweb.selectors.learning import policy_of
-from clawweb.services import jobs, trials
+from clawweb.services import feedback, jobs, trials
 from clawweb.views.versions import EDGE, LANE, STEP, drawing
 from rollouts.errors import EngineUnavailable
 from tests.factories import down, make_adapter, make_turn, rated, registered, up
@@ -60,10 +60,11 @@ def test_the_newest_version_stands_first(alice, page) -> None:
 
 def test_the_page_says_what_each_version_learned_and_how_it_is_liked(alice, page) -> None:
     adapter = make_adapter(alice, 1, AdapterState.LIVE)
-    for rate in (up, down, down):
-        rate(make_turn(alice))
+    up(make_turn(alice))
+    down(make_turn(alice))
+    changes = {"value": -1, "correction": "rather so"}
+    feedback.rate_turn(turn=make_turn(alice), author=alice, changes=changes)
     TrainingSample.objects.update(adapter=adapter)
-    TrainingSample.objects.filter(reward=1).update(correction="rather so")
     up(make_turn(alice, version=1))
     text = page()
     assert "1 liked, 2 disliked, 1 corrected" in text
