@@ -172,7 +172,10 @@ def started_job(user: User) -> TrainingJob:
         turns.append(make_turn(user, next(_questions), reply=next(_replies), **values))
     rate(turns)
     for turn in turns[:3]:
-        up(make_turn(user, next(_questions), session=turn.session, parent=turn, reply="Gladly."))
+        place = {"session": turn.session, "parent": turn, "reply": "Gladly."}
+        again = make_turn(user, next(_questions), **place, **values)
+        if live:
+            up(again)
     queued = jobs.queue_job(user=user, trigger="batch")
     job = jobs.claim_job(queued.public_id)
     assert job is not None
