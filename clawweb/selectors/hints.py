@@ -53,8 +53,8 @@ def unlearned_hints(user: User) -> list[str]:
         return []
     learned = said.filter(state=SampleState.TRAINED, adapter__in=answering_line(user))
     # What was learned later than a hint was given may contradict it, and then wins too.
-    newer = learned.filter(pk__gt=_first_said(_told(open_ones)))
-    contradicted = contradicted_by_newer([*open_ones, *newer])
+    told = _told(open_ones)
+    contradicted = _contradicted([*told, *_told(learned.filter(pk__gt=_first_said(told)))])
     since = dict(learned.exclude(hint="").values_list("hint").annotate(Max("adapter__version")))
     holding = [
         sample.hint
