@@ -54,6 +54,7 @@ def learned_chats(user: User) -> tuple[list[LearnedChat], bool]:
     deleted ones that can still be had back. And whether there are more than these."""
     sessions = ChatSession.objects.filter(user=user)
     trained = sessions.filter(turns__samples__state=SampleState.TRAINED)
-    newest = trained.annotate(learned=Max("turns__samples__id")).order_by("-learned")[: SHOWN + 1]
-    found = [LearnedChat(session=s, versions=versions_that_learned_from(s)) for s in newest]
-    return [chat for chat in found[:SHOWN] if chat.versions], len(found) > SHOWN
+    newest = trained.annotate(learned=Max("turns__samples__id")).order_by("-learned")
+    rows = list(newest[: SHOWN + 1])  # one more says whether there are more
+    found = [LearnedChat(session=s, versions=versions_that_learned_from(s)) for s in rows[:SHOWN]]
+    return [chat for chat in found if chat.versions], len(rows) > SHOWN
