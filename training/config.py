@@ -64,7 +64,7 @@ class TrainConfig:
     kl_full_share: float = 0.5  # steps shrink with the KL below this share of the hints' effect
     kl_stop: float = 0.01  # re-answers end when the KL to the teacher is below it, nats per token
     micro_batch_tokens: int = 512  # padded tokens held at once, on a GPU 4 times; bounds memory
-    max_tokens: int = 1024  # prompt plus reply; longer samples are dropped as too_long
+    max_tokens: int = 1024  # prompt plus reply; the oldest exchanges go, or it is dropped: too_long
     max_version_age: int = 3  # older samples are dropped as stale; ART, TRL drop at 4
 
     # Distillation

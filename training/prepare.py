@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -56,6 +57,45 @@ def prepare(
         else:
             items.append(made)
     return items, dropped
+
+
+def shortened(base: Base, sample: Sample, config: TrainConfig) -> Sample:
+    """The sample without the oldest exchanges of its conversation, where prompt, hint and reply are
+    longer than training takes: system messages and all from some message of the user's on are left.
+
+    What was sampled stays as it is, and so does the sample where nothing older can go, where even
+    the newest message is too long, or where the prompt renders otherwise than it did.
+    """
+    asked = [place for place, each in enumerate(sample.messages) if each["role"] == "user"]
+    if len(asked) < 2 or not _renders_as_sampled(base, sample):
+        return sample
+    first = next(place for place, each in enumerate(sample.messages) if each["role"] != "system")
+
+    def since(place: int) -> Sample:
+        messages = [*sample.messages[:first], *sample.messages[place:]]
+        prompt = prompted_messages(messages, sample.prompted_hints)
+        prompt_ids = base.render(prompt, sample.tools, sample.at)
+        return replace(sample, messages=messages, prompt_ids=prompt_ids)
+
+    newer = asked[1:]
+    try:
+        if _fits(base, sample, config):
+            return sample
+        begins = bisect_left(newer, True, key=lambda place: _fits(base, since(place), config))
+    except (ValueError, TemplateError):  # what the template does not take
+        return sample
+    return since(newer[begins]) if begins < len(newer) else sample
+
+
+def _fits(base: Base, sample: Sample, config: TrainConfig) -> bool:
+    """Whether the reply, or another, may follow the prompt, and what teaches it stand there."""
+    reply = max(len(sample.response_ids), config.reanswer_tokens)
+    if len(sample.prompt_ids) + reply > config.max_tokens:
+        return False
+    hint = base.beginning(joined(sample.lessons) or "", HINT_TOKENS)
+    correction = base.beginning(sample.correction or "", config.correction_tokens)
+    told = hinted_messages(sample.messages, hint=hint, correction=correction)
+    return len(base.render(told, sample.tools, sample.at)) + reply <= config.max_tokens
 
 
 def said_again(samples: Sequence[Sample], learned: Sequence[Sample]) -> frozenset[str]:

@@ -48,7 +48,10 @@ class DropReason(models.TextChoices):
         "greedy",
         _("The reply was not sampled from the plain distribution, and no hint teaches it."),
     )
-    TOO_LONG = "too_long", _("The conversation is longer than training takes.")
+    TOO_LONG = (
+        "too_long",
+        _("Your message and the reply are longer than training takes; shorter ones train."),
+    )
     STALE = "stale", _("A version more than three behind wrote it.")
     HINT_NO_EFFECT = (
         "hint_no_effect",

@@ -28,7 +28,7 @@ from clawweb.models import (
     User,
 )
 from clawweb.records import FeedbackLine
-from clawweb.selectors.chat import latest_feedback
+from clawweb.selectors.chat import latest_feedback, messages_for
 from clawweb.selectors.hints import undisputed_samples
 from clawweb.services.errors import Contradiction, NothingToRate, NotRecorded, UnknownReason
 from clawweb.turn_types import MAIN, OWNER
@@ -274,8 +274,8 @@ def drop_reason(turn: Turn, *, reward: int | None, hinted: bool) -> str:
         return DropReason.NO_SIGNAL
     if turn.state not in (TurnState.COMPLETE, TurnState.STOPPED) or not turn.response_ids:
         return DropReason.NO_LOGPROBS
-    if len(turn.prompt_ids) + len(turn.response_ids) > config().train_tokens:
-        return DropReason.TOO_LONG
+    if len(turn.prompt_ids) + len(turn.response_ids) > config().train_tokens and not _follows(turn):
+        return DropReason.TOO_LONG  # nothing older can be left out of what trains
     if turn.logprobs is None:
         if SamplingParams.from_json(turn.sampling).keeps_behaviour_logprobs:
             return DropReason.NO_LOGPROBS
@@ -283,6 +283,12 @@ def drop_reason(turn: Turn, *, reward: int | None, hinted: bool) -> str:
     if len(turn.logprobs) != len(turn.response_ids):
         return DropReason.NO_LOGPROBS
     return ""
+
+
+def _follows(turn: Turn) -> bool:
+    """Whether its prompt has exchanges before the newest message: training leaves the oldest out
+    where all of them are too long for it."""
+    return sum(message["role"] == "user" for message in messages_for(turn)) > 1
 
 
 @transaction.atomic
