@@ -28,7 +28,7 @@ from clawweb.orm import in_db
 from clawweb.selectors.chat import messages_for, shape_of
 from clawweb.selectors.waiting import next_turns
 from clawweb.services import chat, serving
-from clawweb.services.health import beat
+from clawweb.services.health import beat, ended
 from clawweb.streams import Ended, TokenLogs
 from rollouts.errors import (
     EngineRefused,
@@ -77,6 +77,8 @@ class Generator:
             await asyncio.gather(*self.claims, return_exceptions=True)
             writing = [reply.task for reply in self.running.values() if reply.task]
             await end_all({*helpers, *writing})
+            with contextlib.suppress(Exception):
+                await in_db(ended, self.name)
             await self.logs.close()
             with contextlib.suppress(valkey.ValkeyError):
                 await self.bell.aclose()

@@ -31,6 +31,7 @@ class Recipe:
     steps_back: bool  # what "train" leads beyond the drift limit is moved back, as in the product
     at_once: bool  # hints that are not learned yet go into the prompt
     as_served: bool  # as a job of the product: its gate, and every fifth rating kept for that
+    one_chat: bool  # all rated turns are of one chat, each after what was said before
 
     @property
     def is_thumb(self) -> bool:
@@ -53,6 +54,7 @@ def recipe(
     steps_back: bool = True,
     at_once: bool = False,
     as_served: bool = False,
+    one_chat: bool = False,
     batch: int = 8,
     counts_unhinted: bool = True,
     rate: float | None = None,
@@ -73,6 +75,7 @@ def recipe(
         steps_back=steps_back,
         at_once=at_once,
         as_served=as_served,
+        one_chat=one_chat,
     )
 
 
@@ -175,6 +178,7 @@ RECIPES = {
             for name, method in UPSTREAM_METHODS.items()
         ),
         recipe("combine-at-once", method="combine", at_once=True),  # what the product can do, too
+        recipe("combine-one-chat", method="combine", one_chat=True),
         # And within the time that a job has there.
         *(
             recipe(

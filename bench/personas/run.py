@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.personas.cell import EVALS, Cell
+from bench.personas.chats import OneChat
 from bench.personas.lab import Lab
 from bench.personas.older import EARLIER
 from bench.personas.people import PEOPLE
@@ -79,7 +80,7 @@ def is_present(row: dict[str, Any]) -> bool:
     if recipe is None or "made_with" not in row:
         return recipe is not None
     before = {"corrects": recipe.learns == "sft", "trainer": 1}
-    before |= {"at_once": False, "as_served": False, "edits": 0}
+    before |= {"at_once": False, "as_served": False, "edits": 0, "one_chat": False}
     now, then = made_with(recipe), {**before, **row["made_with"]}
     default = asdict(TrainConfig())
     # Nobody else who has several wishes liked enough replies for KTO beside the hints.
@@ -201,7 +202,8 @@ def run_cells(wanted: Sequence[Key], args: argparse.Namespace, found: Cells) -> 
         lab.first_evals = first_evals(found, held_out=args.held_out, dtype=lab.dtype)
         for recipe, person, seed in wanted:
             chosen = QUICK if args.quick else RECIPES[recipe]
-            one = Cell(lab, chosen, PEOPLE[person], seed, args.held_out, args.asked_at)
+            kind = OneChat if chosen.one_chat else Cell
+            one = kind(lab, chosen, PEOPLE[person], seed, args.held_out, args.asked_at)
             cell = one.run(args.turns or TURNS, with_gate=not args.quick)
             write_row(cell, args.out)
             ran.append(cell)

@@ -17,6 +17,11 @@ def beat(name: str, kind: str, doing: str = "", load: Mapping[str, Any] | None =
     Heartbeat.objects.update_or_create(name=name, defaults=facts)
 
 
+def ended(name: str) -> None:
+    """A process that ends by itself is not missed: the next one has another name."""
+    Heartbeat.objects.filter(name=name).delete()
+
+
 def forget_dead() -> None:
     """Remove processes that have been silent for an hour."""
     Heartbeat.objects.filter(at__lt=timezone.now() - timedelta(hours=1)).delete()

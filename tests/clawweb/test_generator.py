@@ -11,7 +11,7 @@ from django.db import OperationalError
 
 from clawweb import generator, sentences, valkey
 from clawweb.config import Config, config
-from clawweb.models import Turn, TurnState
+from clawweb.models import Heartbeat, Turn, TurnState
 from clawweb.orm import in_db
 from clawweb.selectors.chat import turn_json
 from clawweb.services import chat, sessions
@@ -62,6 +62,12 @@ async def test_a_reply_is_read_while_it_is_written_and_kept(alice, engine, valke
     assert "".join(pieces) == "say these words" == row.reply
     assert row.state == TurnState.COMPLETE
     assert len(row.logprobs) == len(row.response_ids)
+
+
+async def test_one_that_ends_is_not_missed(alice, engine, valkey_server):
+    async with generating() as one:
+        assert await eventually(Heartbeat.objects.filter(name=one.name).exists)
+    assert not await in_db(Heartbeat.objects.filter(name=one.name).exists)
 
 
 async def test_it_also_works_without_valkey(alice, engine, monkeypatch):
