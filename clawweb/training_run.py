@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -41,7 +40,6 @@ from training.drift import Wishes
 from training.errors import NoSignal, TrainingError
 from training.gate import decide, measure, neutral_prompts, warm
 from training.optimizer import save_optimizer
-from training.prepare import shortened
 from training.probe import write_probe
 from training.small_talk import wish_probe
 from training.trainer import train
@@ -143,7 +141,7 @@ def _version(job: TrainingJob, keeper: Keeper) -> bool:
         path = versions.folder_for(job.user, version, job.attempt)
         saved = _save(base, model, result, path)
         clock.took("save")
-        kept_aside = _kept_aside(job, base, settings)
+        kept_aside = _kept_aside(job, base)
         measures = measure(base, model, parent, kept_aside, *told)
         measures.append(way_measure(way))
         clock.took("gate")
@@ -168,13 +166,13 @@ def _version(job: TrainingJob, keeper: Keeper) -> bool:
         return _hand_over(job, accepted=decision.accepted, note=note)
 
 
-def _kept_aside(job: TrainingJob, base: Base, settings: TrainConfig) -> list[Sample]:
+def _kept_aside(job: TrainingJob, base: Base) -> list[Sample]:
     """What the gate compares versions on, as the trainer sees it: not what its user has
     contradicted since, nor what another template rendered."""
     rows = held_back_samples(job.user)
     known = [*rows, *jobs.samples_of(job), *learned_samples(job.parent)[:200]]
     older = contradicted_by_newer(known)
-    held = _samples([row for row in rows if row.pk not in older], job.parent, base, settings)
+    held = [sample_for(row, job.parent) for row in rows if row.pk not in older]
     return [sample for sample in held if sample.template_hash == base.template_hash]
 
 
@@ -250,9 +248,9 @@ def _train(
     result = train(
         base,
         model,
-        _samples(jobs.samples_of(job), job.parent, base, settings),
+        [sample_for(row, job.parent) for row in jobs.samples_of(job)],
         settings,
-        replay=_samples(jobs.samples_of(job, "replay"), job.parent, base, settings),
+        replay=[sample_for(row, job.parent) for row in jobs.samples_of(job, "replay")],
         parent_optimizer=optimizer if optimizer and optimizer.exists() else None,
         baseline=_baseline(job.user),
         on_step=on_step,
@@ -267,13 +265,6 @@ def _train(
     jobs.note_reanswers(job, result.reanswers)
     jobs.note_effects(job, result.effects)
     return result
-
-
-def _samples(
-    rows: Iterable[TrainingSample], parent: AdapterVersion | None, base: Base, settings: TrainConfig
-) -> list[Sample]:
-    """The rows as the trainer takes them: of a long conversation the newest part."""
-    return [shortened(base, sample_for(row, parent), settings) for row in rows]
 
 
 def sample_for(row: TrainingSample, parent: AdapterVersion | None) -> Sample:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,10 @@ from bench.personas.chats import OneChat
 from bench.personas.people import PEOPLE
 from bench.personas.recipes import RECIPES
 from rollouts.errors import PromptTooLong
-from rollouts.types import Message, Policy, Rollout, Sample
+from rollouts.types import Message, Policy, Rollout
 from tests.test_personas_cells import Stage
 from tests.test_personas_cells import base as base  # the fixture
 from training.base import Base
-from training.config import TrainConfig
-
-LIMIT = 200  # tokens of prompt and reply that train
 
 
 class Small(Stage):
@@ -62,29 +58,3 @@ def test_a_question_that_never_fits_ends_it(cell: OneChat, monkeypatch: pytest.M
     monkeypatch.setattr(cell.lab, "ask", full)
     with pytest.raises(PromptTooLong):
         cell.rate(0, 1)
-
-
-def test_the_newest_part_trains_now_and_when_it_is_said_again(
-    cell: OneChat, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    limit = TrainConfig(max_tokens=LIMIT)
-    cell.recipe = replace(cell.recipe, config=limit)
-    samples = cell.rate(0, 4)
-    cell.learned = samples[:3]
-    given: list[Sequence[Sample]] = []
-    monkeypatch.setattr("bench.personas.cell.attach", lambda *_: None)
-    monkeypatch.setattr("bench.personas.cell.detach", lambda *_: None)
-
-    def taught(_: Base, __: None, samples: Sequence[Sample], *___: object, **more: object) -> None:
-        given.extend((samples, more["replay"]))  # type: ignore[arg-type]
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("bench.personas.cell.train", taught)
-    with pytest.raises(KeyboardInterrupt):
-        cell.train(samples[3:], limit, tmp_path)
-    new, earlier = given
-    for sample in (*new, *earlier):
-        assert len(sample.prompt_ids) + len(sample.response_ids) <= LIMIT
-    assert len(samples[3].prompt_ids) > LIMIT
-    assert new[0].messages[-1] == samples[3].messages[-1]
-    assert new[0].response_ids == samples[3].response_ids

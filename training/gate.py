@@ -24,7 +24,7 @@ from training.base import Base
 from training.config import TrainConfig
 from training.drift import Wishes, asked, drift, drift_limit, weights_sha256
 from training.forward import replies_logprobs, response_logprobs
-from training.prepare import plain_prompt_ids
+from training.prepare import plain_prompt_ids, shortened
 from training.sampling import Reply, sample_replies
 
 PREFERENCE_NEEDS = 2  # liked and disliked replies each
@@ -298,9 +298,10 @@ def _preference(
             text=f"not measured: needs {PREFERENCE_NEEDS} liked and {PREFERENCE_NEEDS} disliked"
             " replies that were held back",
         )
-    after = _mean_logprobs(base, model, [*liked, *disliked], check)
+    rated = [shortened(base, sample, config) for sample in (*liked, *disliked)]
+    after = _mean_logprobs(base, model, rated, check)
     with wearing(model, parent):
-        before = _mean_logprobs(base, model, [*liked, *disliked], check)
+        before = _mean_logprobs(base, model, rated, check)
     gains = [now - then for now, then in zip(after, before, strict=True)]
     value = statistics.fmean(gains[: len(liked)]) - statistics.fmean(gains[len(liked) :])
     return Measure(

@@ -41,7 +41,7 @@ from training.kto import (
 from training.liked import Liked
 from training.metrics import begin_memory, step_metrics
 from training.optimizer import go_on_with, make_optimizer, step_share
-from training.prepare import HINT_NO_EFFECT, prepare, said_again, under_collected
+from training.prepare import HINT_NO_EFFECT, prepare, said_again, shortened, under_collected
 from training.sampling import sample_replies
 from training.step import StepSums, counts_of, group_backward
 from training.teacher import Effect, Teacher
@@ -77,8 +77,7 @@ def train(
     replay, samples = known[: len(replay)], known[len(replay) :]
     again = said_again(samples, replay)
     items, dropped = _prepared(run, samples, replay, baseline, again)
-    config = run.config
-    adam = run.begin_steps(parent_optimizer)
+    config, adam = run.config, run.begin_steps(parent_optimizer)
     hinted = [item for item in items if item.is_hinted]
     run.sets = reanswer_sets(items, config)
     replayed = _replayed(run, replay, again, is_alone=not hinted) if run.sets else []
@@ -111,10 +110,11 @@ def train(
 
 
 def _known(run: _Run, samples: Sequence[Sample], *, earlier: int) -> list[Sample]:
-    """All, without hints that are not heard; with demonstrations, of which the job's own replies
-    (those after the first `earlier`) that cannot train are none."""
+    """All, of long chats the newest part, without hints that are not heard; with demonstrations, of
+    which the job's own replies (those after the first `earlier`) that cannot train are none."""
     base, config = run.base, run.config
-    known, run.unheard = without_unheard(base, run.model, samples, config, run.check)
+    newest = [shortened(base, sample, config) for sample in samples]
+    known, run.unheard = without_unheard(base, run.model, newest, config, run.check)
     if not config.demonstrations:
         return known
     _, unfit = prepare(base, known[earlier:], config, baseline=Baseline())

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from bench.personas.cell import Cell
 from bench.personas.lab import asked
 from rollouts.errors import PromptTooLong
 from rollouts.types import Message, Rollout, Sample
-from training.config import TrainConfig
-from training.prepare import shortened
 
 
 class OneChat(Cell):
     """A cell in one chat, as the product has it: its memory loses its older half where the context
-    is full, and of what is longer than training takes the newest part trains. Held-out questions
-    are asked alone, as everybody's are."""
+    is full. Held-out questions are asked alone, as everybody's are."""
 
     talk: tuple[Message, ...] = ()  # what the next question is asked after
 
@@ -45,12 +39,3 @@ class OneChat(Cell):
         self.prompts[turn] = prompt
         self.talk = (*prompt, Message(role="assistant", content=reply.text))
         return reply
-
-    def train(self, samples: Sequence[Sample], config: TrainConfig, folder: Path) -> dict[str, Any]:
-        return super().train(self.newest_parts(samples), config, folder)
-
-    def reminders(self, samples: Sequence[Sample]) -> list[Sample]:
-        return self.newest_parts(super().reminders(samples))
-
-    def newest_parts(self, samples: Sequence[Sample]) -> list[Sample]:
-        return [shortened(self.lab.base, sample, self.recipe.config) for sample in samples]

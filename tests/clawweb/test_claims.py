@@ -13,7 +13,7 @@ from clawweb.services import feedback, finishing, jobs
 from clawweb.training_run import _kept_aside, sample_for
 from rollouts.types import SamplingParams
 from tests.factories import claimed_job, down, down_alone, hint_of, make_adapter, make_turn, up
-from training.config import CANDIDATES, TrainConfig
+from training.config import CANDIDATES
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
 
@@ -390,5 +390,5 @@ def test_the_gate_asks_for_nothing_that_its_user_has_contradicted_since(alice):
     TrainingSample.objects.filter(turn__in=[old, liked]).update(held_back=True)
     job = claimed_job(alice)
     base = SimpleNamespace(template_hash=new.template_hash)
-    kept = [sample.id for sample in _kept_aside(job, base, TrainConfig())]
+    kept = [sample.id for sample in _kept_aside(job, base)]
     assert kept == [liked.samples.get().pk]

@@ -9,12 +9,11 @@ import pytest
 
 from clawweb import training_run
 from clawweb.config import config
-from clawweb.models import ChatSession, SampleState, TrainingSample, Turn, User
+from clawweb.models import SampleState, TrainingSample, Turn, User
 from clawweb.selectors.chat import messages_for
 from clawweb.selectors.learning import receipt
 from clawweb.services import jobs
 from tests.factories import down, make_turn
-from training.config import TrainConfig
 
 # The lease is renewed from a thread of its own: the rows must be there for it.
 pytestmark = pytest.mark.django_db(transaction=True, serialized_rollback=True)
@@ -90,16 +89,3 @@ def test_so_is_one_before_which_the_chat_is_forgotten(alice: User) -> None:
     last.refresh_from_db()
     down(last)
     assert receipt(last)["drop_reason"] == "too_long"
-
-
-def test_the_gate_asks_by_the_newest_part_too(alice: User) -> None:
-    *_, last = turns = long_chat(alice, 4)
-    for turn in turns:
-        down(turn)
-    job = jobs.queue_job(user=alice)
-    TrainingSample.objects.filter(turn=last).update(state=SampleState.READY, held_back=True)
-    settings: TrainConfig = training_run._train_config(job)
-    (kept,) = training_run._kept_aside(job, training_run.loaded_base(), settings)
-    assert len(kept.prompt_ids) + len(kept.response_ids) <= config().train_tokens
-    assert kept.messages[-1]["content"] == "question 3"
-    assert ChatSession.objects.count() == 1

@@ -234,7 +234,7 @@ def test_the_gate_asks_for_nothing_that_a_learned_wish_contradicts(alice: User) 
     aside.samples.update(held_back=True)
     in_state(learned, SampleState.TRAINED, adapter=version)
     base: Any = SimpleNamespace(template_hash=aside.template_hash)
-    assert training_run._kept_aside(claimed_job(alice), base, TrainConfig()) == []
+    assert training_run._kept_aside(claimed_job(alice), base) == []
 
 
 def test_a_run_is_bounded_as_the_installation_says(alice: User, setting: Any) -> None:

@@ -10,10 +10,14 @@ import pytest
 
 from rollouts.hints import hinted_messages, prompted_messages
 from rollouts.types import Message, Sample
-from tests.training.conftest import make_sample
+from tests.training.conftest import job, make_sample, nothing
+from tests.training.test_gate import shake
+from training.adapters import attach, detach
 from training.advantages import Baseline
 from training.base import Base, load_base
 from training.config import TrainConfig
+from training.drift import Wishes
+from training.gate import measure
 from training.prepare import prepare, shortened
 from training.tiny import TEMPLATE
 
@@ -26,6 +30,7 @@ TALK = [
     Message(role="user", content="And cocoa?"),
 ]
 SAID = "Be brief."
+FEW: dict[str, Any] = {"rated_tokens": 8, "reanswer_tokens": 8}
 
 
 def rated(base: Base, messages: list[Message], **changes: Any) -> Sample:
@@ -128,3 +133,53 @@ def test_what_the_template_takes_as_a_whole_alone_stays_whole(
     base = load_base(tiny_folder, device="cpu", chat_template=strict)
     sample = rated(base, TALK, hint=SAID)
     assert shortened(base, sample, TrainConfig(max_tokens=len(sample.prompt_ids))) is sample
+
+
+@pytest.fixture
+def long_and_short(base: Base) -> tuple[list[Sample], list[Sample], TrainConfig]:
+    """Two liked and two disliked replies of long conversations, and what of these should train."""
+    talks = [[Message(role="user", content=f"Hello, {n} times"), *TALK[1:]] for n in range(4)]
+    long = [
+        replace(
+            rated(base, talk, hint=None, reward=1.0 - n % 2 * 2),
+            id=n,
+            response_ids=base.encode(f"answer {n}, at some length"),
+        )
+        for n, talk in enumerate(talks)
+    ]
+    config = TrainConfig(rank=8, max_tokens=len(long[0].prompt_ids), gate_tokens=8, **FEW)
+    short = [
+        replace(sample, messages=TALK[2:], prompt_ids=base.render(TALK[2:])) for sample in long
+    ]
+    return long, short, config
+
+
+def test_a_job_trains_on_the_newest_part_and_is_reminded_of_no_more(
+    base: Base, long_and_short: tuple[list[Sample], list[Sample], TrainConfig]
+) -> None:
+    long, short, config = long_and_short
+    losses = []
+    for given in (long, short):
+        model = attach(base, config, None)
+        try:
+            result, steps = job(base, model, given[2:], config, replay=given[:2])
+        finally:
+            detach(base, model)
+        assert (result.trained, result.dropped) == ((2, 3), {})
+        losses.append([step.loss for step in steps])
+    assert losses[0] == losses[1]
+
+
+def test_the_gate_compares_versions_on_the_newest_part(
+    base: Base, long_and_short: tuple[list[Sample], list[Sample], TrainConfig]
+) -> None:
+    long, short, config = long_and_short
+    model = attach(base, config, None)
+    try:
+        shake(model, 0.2)
+        ways = (base, model, None), (("hello",), Wishes(), config, nothing)
+        found = [measure(*ways[0], held_back, *ways[1])[0] for held_back in (long, short)]
+    finally:
+        detach(base, model)
+    assert found[0].measure == "preference"
+    assert found[0].value == found[1].value != 0
