@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -355,6 +356,6 @@ def _without_logprobs(sample: Sample) -> str | None:
     """Why there is no probability that the reply was sampled with; None when there is one."""
     if sample.temperature <= 0:
         return GREEDY
-    if sample.rollout_logprobs is None or len(sample.rollout_logprobs) != len(sample.response_ids):
-        return NO_LOGPROBS
-    return None
+    given = sample.rollout_logprobs or ()
+    known = [value for value in given if value is not None and math.isfinite(value)]
+    return None if len(known) == len(given) == len(sample.response_ids) else NO_LOGPROBS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,17 @@ def test_a_sample_that_cannot_train_says_why(
     config = TrainConfig(max_tokens=512)
     items, dropped = prepare(base, [make_sample(base, 3, **changes)], config, baseline=Baseline())
     assert (items, dropped) == ([], {3: reason})
+
+
+@pytest.mark.parametrize("unknown", [None, math.nan, math.inf, -math.inf])
+def test_where_one_log_prob_is_unknown_the_hint_alone_teaches(base: Base, unknown: Any) -> None:
+    length = len(make_sample(base, 3).response_ids)
+    changes = {"rollout_logprobs": [-1.0] * (length - 1) + [unknown]}
+    item = only_item(base, make_sample(base, 3, **changes))
+    assert (item.is_hinted, item.advantage, item.rollout_logprobs) == (True, None, None)
+    thumb = make_sample(base, 3, **THUMB_ONLY, **changes)
+    _, dropped = prepare(base, [thumb], TrainConfig(), baseline=Baseline())
+    assert dropped == {3: "no_logprobs"}
 
 
 def test_a_hint_that_leaves_no_room_is_told_from_its_beginning(base: Base) -> None:
