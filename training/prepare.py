@@ -171,7 +171,14 @@ def _item(
         unasked = _unasked(base, sample) if distilled and config.question_boost else ()
     except (ValueError, TemplateError):  # nothing a user said, or nothing that the template takes
         return HINT_NO_EFFECT
-    said = tuple(said_ids(base, hint or "") if noted else () for hint in _candidate_hints(sample))
+    reply = tuple(sample.response_ids[: config.rated_tokens])
+    told = [
+        (ids, said_ids(base, hint or "") if noted else ())
+        for ids, hint in zip(teacher_prompts, _candidate_hints(sample), strict=distilled)
+    ]
+    # A candidate that leaves no room is none, unless there is no other.
+    fit = [each for each in told if len(each[0]) + len(reply) <= config.max_tokens] or told[:1]
+    taught_by, said = zip(*fit, strict=True)
     has_logprobs = _without_logprobs(sample) is None
     advantage = None
     if (not distilled or config.method == "combine") and (has_logprobs or config.is_kto):
@@ -180,13 +187,13 @@ def _item(
     item = Item(
         sample_id=sample.id,
         prompt_ids=prompt_ids,
-        response_ids=tuple(sample.response_ids[: config.rated_tokens]),
-        teacher_prompt_ids=teacher_prompts[0],
-        other_prompts_ids=tuple(teacher_prompts[1:]),
+        response_ids=reply,
+        teacher_prompt_ids=taught_by[0],
+        other_prompts_ids=taught_by[1:],
         is_hinted=distilled,
         noted_prompt_ids=noted,
         said_ids=said[0],
-        others_said_ids=said[1:] if distilled else (),
+        others_said_ids=said[1:],
         unasked_prompt_ids=unasked,
         correction_ids=written,
         correction_weights=weights,

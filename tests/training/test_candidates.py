@@ -20,9 +20,11 @@ from tests.training.conftest import (
 from tests.training.test_gate import shake
 from tests.training.test_methods import walk_away
 from training.adapters import snapshot, wearing
+from training.advantages import Baseline
 from training.base import Base
 from training.candidates import each_hint, nearest, overlap
 from training.config import TrainConfig
+from training.prepare import prepare
 from training.small_talk import said_ids
 from training.teacher import Teacher
 
@@ -124,6 +126,20 @@ def test_a_candidate_that_does_nothing_is_not_chosen_where_another_does_somethin
         torch.testing.assert_close(teacher.hidden([wished]), fresh.hidden([wished]))
         result, _ = job(base, model, [sample], settings)
         assert (result.trained, result.dropped) == ((1,), {})
+
+
+def test_a_candidate_that_leaves_no_room_is_none(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    endless, short = "zz zzz " * 20, "One word."
+    room = len(items_of(base, [make_sample(base, 1, hint=endless)], config)[0].prompt_ids) + 120
+    settings = replace(config, hint_effect_min=0.01, max_tokens=room)
+    (taught,) = items_of(base, [make_sample(base, 1, hint=short)], settings)
+    for hints in ((endless, short), (short, endless)):
+        sample = make_sample(base, 1, hint=hints[0], other_hints=hints[1:])
+        assert items_of(base, [sample], settings) == [taught]
+    _, dropped = prepare(base, [make_sample(base, 1, hint=endless)], settings, baseline=Baseline())
+    assert dropped == {1: "too_long"}
 
 
 def test_a_cancelled_job_chooses_no_hint(base: Base, model: PeftModel, config: TrainConfig) -> None:
