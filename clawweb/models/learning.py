@@ -299,8 +299,9 @@ class TrainingSample(models.Model):
         return [hint for hint in self.turn.prompted_hints if hint in said]
 
     def behind(self) -> models.QuerySet[TrainingSample]:
-        """What said them. A note that was taken back, reworded or put aside for a newer one is no
-        lesson any more, nor what is said in a chat that is deleted or kept out."""
+        """What said them. A note that was taken back, reworded, put aside for a newer one or found
+        to ask for nothing is no lesson any more, nor what is said in a chat that is deleted or kept
+        out."""
         if not self.turn.prompted_hints:
             return TrainingSample.objects.none()
         said = TrainingSample.objects.filter(
@@ -308,7 +309,8 @@ class TrainingSample(models.Model):
             user=self.user_id,
             hint__in=self.turn.prompted_hints,
         )
-        return said.exclude(state__in=GONE_SAMPLE)
+        idle = Q(state=SampleState.DROPPED, drop_reason=DropReason.HINT_NO_EFFECT)
+        return said.exclude(Q(state__in=GONE_SAMPLE) | idle)
 
 
 class JobSample(models.Model):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from django.db import transaction
-from django.db.models import F, OuterRef, Q, Subquery
+from django.db.models import F, OuterRef, Q, QuerySet, Subquery
 from django.utils.translation import gettext as _
 
 from clawweb import sentences
@@ -117,18 +117,35 @@ def drop_samples(
     job: TrainingJob, reasons: Mapping[int, str], *, unheard: Collection[int] = ()
 ) -> None:
     """Samples that the trainer could not use, each with its reason; what only this job's method
-    cannot use counts again: a hint is distilled without log-probs. Of the `unheard` the thumb alone
-    is left, which is as any other."""
+    cannot use counts again: a hint is distilled without log-probs. So does a like of a reply that
+    followed what asks for nothing. Of the `unheard` the thumb alone is left, which is as any other.
+    """
     if not held(job).exists():
         raise LeaseLost(job.public_id)
     mine = TrainingSample.objects.filter(job=job, state=SampleState.CLAIMED)
     list(mine.order_by("pk").select_for_update())  # as in _let_go
-    hinted = {row.pk for row in samples_of(job) if row.teaches} - set(unheard)
+    rows = {row.pk: row for row in samples_of(job)}
+    hinted = {pk for pk, row in rows.items() if row.teaches} - set(unheard)
     later = [pk for pk, why in reasons.items() if pk in hinted and why in _WANT_LOGPROBS]
     _let_go(job, later)
-    for pk, reason in reasons.items():
-        dropped = mine.filter(pk=pk)
-        dropped.update(state=SampleState.DROPPED, drop_reason=DropReason(reason), job=None)
+    followed = [rows[pk] for pk, why in reasons.items() if pk in rows and _followed(rows[pk], why)]
+    idle = reasons.keys() - {row.pk for row in followed}
+    _drop(mine, {pk: reasons[pk] for pk in idle})
+    # By now it is known what of that asked for nothing; thumbs up beside it are as any other.
+    bare = [row.pk for row in followed if not row.teaches]
+    _let_go(job, bare)
+    _drop(mine, {row.pk: reasons[row.pk] for row in followed if row.pk not in bare})
     give_back(mine.filter(turn__samples__in=list(reasons)))  # without the note it may train
     count_undisputed(job.user_id)
     tell_receipts(job.user_id, TrainingSample.objects.filter(pk__in=list(reasons)))
+
+
+def _followed(row: TrainingSample, why: str) -> bool:
+    """Whether nothing was said of it but that it is liked: what did nothing stood in its prompt."""
+    return why == DropReason.HINT_NO_EFFECT and not (row.hint or row.correction)
+
+
+def _drop(mine: QuerySet[TrainingSample], reasons: Mapping[int, str]) -> None:
+    for pk, reason in reasons.items():
+        dropped = mine.filter(pk=pk)
+        dropped.update(state=SampleState.DROPPED, drop_reason=DropReason(reason), job=None)

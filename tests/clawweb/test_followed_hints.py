@@ -16,7 +16,7 @@ from clawweb.models import (
 )
 from clawweb.selectors.hints import put_aside
 from clawweb.selectors.learning import receipt
-from clawweb.services import feedback, jobs
+from clawweb.services import feedback, finishing, jobs
 from clawweb.services.notes import take_back_note
 from rollouts.types import Message, SamplingParams
 from tests.factories import (
@@ -106,6 +106,29 @@ def test_likes_that_followed_a_note_taken_back_take_no_place_of_what_still_teach
     comment(eager, "Be short.")
     job = jobs.claim_job(jobs.queue_job(user=eager, method="opd").public_id)
     assert kept in [row.turn for row in jobs.samples_of(job, "replay") if row.teaches]
+
+
+def test_what_followed_words_that_ask_for_nothing_counts_as_the_thumb_that_it_is(eager):
+    idle, liked = comment(eager, "What?"), make_turn(eager)
+    assert liked.prompted_hints == ["What?"]
+    up(liked)
+    job = claimed_job(eager)
+    finishing.drop_samples(job, {row.pk: "hint_no_effect" for row in jobs.samples_of(job)})
+    assert receipt(idle)["drop_reason"] == "hint_no_effect"
+    assert receipt(liked)["state"] == "counted"
+    assert jobs.samples_of(job) == []
+    sample = liked.samples.get()
+    assert not sample.teaches
+    assert training_run.sample_for(sample, None).lessons == ()
+
+
+def test_a_wish_that_holds_and_moves_a_liked_reply_nowhere_drops_it(eager):
+    comment(eager, "Be short.")
+    liked = make_turn(eager)
+    up(liked)
+    job = claimed_job(eager)
+    finishing.drop_samples(job, {liked.samples.get().pk: "hint_no_effect"})
+    assert receipt(liked)["drop_reason"] == "hint_no_effect"
 
 
 def test_a_reworded_note_is_taught_in_its_new_words_alone(eager):
