@@ -75,12 +75,11 @@ def train(
     run.started, run.enough = clock(), enough
     known = _known(run, [*replay, *samples], earlier=len(replay))
     replay, samples = known[: len(replay)], known[len(replay) :]
-    again = said_again(samples, replay)
-    items, dropped = _prepared(run, samples, replay, baseline, again)
+    items, dropped = _prepared(run, samples, replay, baseline)
     config, adam = run.config, run.begin_steps(parent_optimizer)
     hinted = [item for item in items if item.is_hinted]
     run.sets = reanswer_sets(items, config)
-    replayed = _replayed(run, replay, again, is_alone=not hinted) if run.sets else []
+    replayed = _replayed(run, replay, is_alone=not hinted) if run.sets else []
     learns, epochs = (True, 1) if hinted or replayed else (False, config.reward_epochs)
     left = sorted((s for s in known if learns and s.id not in dropped), key=lambda s: s.id)
     run.liked = Liked(base, model, left, config, check)
@@ -158,6 +157,7 @@ class _Run:
     kto_weights: tuple[float, float] = (1.0, 1.0)
     base_logprobs: dict[Pair, Tensor] = field(default_factory=dict)
     unheard: frozenset[int] = frozenset()
+    again: frozenset[str] = frozenset()  # hints that are said although a version has learned them
     effect: float | None = None  # KL(base || teacher) on the hinted replies, nats per token
     words: WordsLeft = field(default_factory=WordsLeft)
     reanswers: Counter[int] = field(default_factory=Counter)
@@ -191,18 +191,19 @@ class _Run:
 
 
 def _prepared(
-    run: _Run,
-    samples: Sequence[Sample],
-    replay: Sequence[Sample],
-    baseline: Baseline,
-    again: frozenset[str],
+    run: _Run, samples: Sequence[Sample], replay: Sequence[Sample], baseline: Baseline
 ) -> tuple[list[Item], dict[int, str]]:
     """What trains, and why the rest does not. Where no hint is left, it may be by another method:
     then that is the run's. Raises NoSignal when nothing trains."""
-    items, dropped = prepare(run.base, samples, run.config, baseline=baseline, again=again)
+    run.again = said_again(samples, replay)
+    items, dropped = prepare(run.base, samples, run.config, baseline=baseline, again=run.again)
     items = _effective(run, items, dropped)
     idle = {number: why for number, why in dropped.items() if why == HINT_NO_EFFECT}
     left = [sample for sample in samples if sample.id not in idle]
+    if (again := said_again(left, replay)) > run.again:  # what asks for nothing is no other wish
+        run.again = again
+        items, _ = prepare(run.base, left, run.config, baseline=baseline, again=again)
+        items = _effective(run, items, dropped)
     config = config_for_thumbs(run.base, run.config, left, replay)
     if config != run.config:
         run.config = config
@@ -239,15 +240,13 @@ def _effective(run: _Run, items: Sequence[Item], dropped: dict[int, str]) -> lis
     return [item for item in items if item.sample_id not in idle]
 
 
-def _replayed(
-    run: _Run, replay: Sequence[Sample], again: frozenset[str], *, is_alone: bool
-) -> list[Item]:
+def _replayed(run: _Run, replay: Sequence[Sample], *, is_alone: bool) -> list[Item]:
     """Hinted items whose prompts are answered anew: however old the reply to them is by now.
 
     When the job has no hint of its own, the hints' whole effect is measured on these.
     """
     fresh = [replace(sample, version_age=0) for sample in replay]
-    items, dropped = prepare(run.base, fresh, run.config, baseline=Baseline(), again=again)
+    items, dropped = prepare(run.base, fresh, run.config, baseline=Baseline(), again=run.again)
     items = [item for item in items if item.is_hinted][-REPLAYED:]
     if is_alone:
         return _effective(run, items, dropped)

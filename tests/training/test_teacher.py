@@ -10,6 +10,7 @@ from peft import PeftModel
 
 from rollouts.hints import NOTE, hinted_messages
 from tests.training.conftest import items_of, job, make_sample
+from training.adapters import scale, snapshot
 from training.base import Base
 from training.config import TrainConfig
 from training.forward import boosted, held_to_question, kl_between, logits, response_hidden
@@ -176,3 +177,18 @@ def test_what_is_said_again_pushes_further(
     assert steps[0].kl == pytest.approx(
         float(torch.cat([each.kl_T for each in effects]).mean()), rel=1e-3
     )
+
+
+def test_beside_what_asks_for_nothing_what_is_said_again_pushes_as_far(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    settings = replace(config, hint_effect_min=0.01)
+    before = snapshot(model)
+    told = [make_sample(base, n, hint=BRIEF) for n in range(1, 4)]
+    older = make_sample(base, 9, hint=BRIEF, version_age=1)
+    _, alone = job(base, model, told, settings, replay=[older])
+    scale(model, before, share=1.0)
+    idle = make_sample(base, 4, hint=NOTE)
+    result, beside = job(base, model, [*told, idle], settings, replay=[older])
+    assert result.dropped == {4: "hint_no_effect"}
+    assert beside[0].kl == pytest.approx(alone[0].kl, rel=1e-4)
