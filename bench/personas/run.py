@@ -32,6 +32,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bench.numbers import whole
 from bench.personas.cell import EVALS, Cell
 from bench.personas.chats import OneChat
 from bench.personas.lab import Lab
@@ -147,7 +148,7 @@ def main() -> int:
     found = done_cells(args.out)
     names = {cell_of(c) for c in found if is_done(c, args)}
     wanted = [key for key in asked_for(args, found) if key not in names]
-    number, of = (int(part) for part in args.shard.split("/"))
+    number, of = args.shard
     ran = run_cells(wanted[number::of], args, found)
     if args.quick:  # a row of no recipe: of a thing to look at once
         shutil.rmtree(args.out.parent)
@@ -223,6 +224,14 @@ def write_row(row: dict[str, Any], path: Path) -> None:
         file.write(begun + json.dumps(row, ensure_ascii=False) + "\n")
 
 
+def shard(text: str) -> tuple[int, int]:
+    """Of "I/N" both numbers."""
+    parts = text.split("/")
+    if len(parts) != 2 or not all(map(str.isdecimal, parts)) or int(parts[0]) >= int(parts[1]):
+        raise argparse.ArgumentTypeError(f"{text} is not I/N with I from 0 to N - 1")
+    return int(parts[0]), int(parts[1])
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -232,20 +241,23 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--recipes", nargs="+", choices=RECIPES)
     parser.add_argument("--people", nargs="+", choices=PEOPLE)
-    parser.add_argument("--seeds", nargs="+", type=int)
-    parser.add_argument("--turns", type=int, help=f"rated turns, else {TURNS}")
+    parser.add_argument("--seeds", nargs="+", type=whole(0))
+    parser.add_argument("--turns", type=whole(1), help=f"rated turns, else {TURNS}")
     parser.add_argument(
-        "--held-out", type=int, default=HELD_OUT, choices=range(2, 97), metavar="N",
-        help=f"questions that are never rated, up to 96; default {HELD_OUT}",
+        "--held-out", type=int, default=HELD_OUT, choices=range(2, 97, 2), metavar="N",
+        help=f"questions that are never rated, an even number up to 96; default {HELD_OUT}",
     )  # fmt: skip
     parser.add_argument(
-        "--asked-at", nargs="+", type=int, default=EVALS, metavar="TURNS",
+        "--asked-at", nargs="+", type=whole(0), default=EVALS, metavar="TURNS",
         help="rated turns after which they are asked; always before the first and after the last",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, default=HERE / "results" / "cells.jsonl")
     parser.add_argument("--report", type=Path, default=HERE.parent.parent / "docs" / "personas")
-    parser.add_argument("--shard", default="0/1", help="I/N: every Nth cell from the Ith on")
-    parser.add_argument("--threads", type=int, default=1, help="of the trainer on a CPU")
+    parser.add_argument(
+        "--shard", type=shard, default=(0, 1), metavar="I/N",
+        help="every Nth cell from the Ith on, counted from 0",
+    )  # fmt: skip
+    parser.add_argument("--threads", type=whole(1), default=1, help="of the trainer on a CPU")
     parser.add_argument("--vllm", default="", help="of a running server; empty: one is started")
     parser.add_argument("--vllm-key", default="")
     parser.add_argument("--quick", action="store_true", help="one person, eight ratings")

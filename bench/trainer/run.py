@@ -41,6 +41,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from bench.numbers import whole
 from bench.trainer.environment import TRL_VENV, VENV, make_trl_venv
 from bench.trainer.report import table
 
@@ -131,9 +132,11 @@ def main() -> None:
         "--against", nargs="+", choices=list(CONTESTANTS)[1:], default=list(CONTESTANTS)[1:]
     )
     parser.add_argument("--spread", type=float, help="of the adapter's B, if not batch.py's")
-    parser.add_argument("--rounds", type=int, default=3, help="timed updates of each contestant")
     parser.add_argument(
-        "--job", type=int, default=1, help="updates on the same batch, timed as one"
+        "--rounds", type=whole(1), default=3, help="timed updates of each contestant"
+    )
+    parser.add_argument(
+        "--job", type=whole(1), default=1, help="updates on the same batch, timed as one"
     )
     parser.add_argument("--out", type=Path, help="results/DEVICE-PRECISION.json if not said")
     args = parser.parse_args()
