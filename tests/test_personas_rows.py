@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from argparse import Namespace
 from pathlib import Path
 
 from bench.personas.questions import HERE
-from bench.personas.recipes import RECIPES, made_with
+from bench.personas.recipes import RECIPES, SERVED, made_with
 from bench.personas.report import table
-from bench.personas.rows import AT_ONCE, DEFAULT, kept_of_question, longest, of, values
+from bench.personas.rows import AT_ONCE, DEFAULT, kept_of_question, longest, of, unseen, values
 from bench.personas.run import done_cells, is_done, write_row
 from bench.personas.stages import FIRST_SEED, methods
 from clawweb.config import ROOT
@@ -85,6 +86,30 @@ def test_the_default_is_the_winner_of_the_published_rows() -> None:
     means = methods(of(cells, seed=FIRST_SEED))
     assert len(means) > 3
     assert means[DEFAULT] == max(means.values())
+
+
+def test_the_readme_says_what_the_published_rows_say() -> None:
+    cells = longest(done_cells(PUBLISHED))
+    said = (ROOT / "README.md").read_text(encoding="utf-8")
+
+    def after(recipe: str, person: str, turns: int) -> str:
+        """As served, of questions that were never tuned on; else of all."""
+        ran = of(cells, recipe=recipe, person=person)
+        found = values(ran, turns, "satisfied")
+        if recipe == SERVED:
+            found = [share for c in ran if (share := unseen(c, turns)) is not None]
+        return f"{statistics.median(found):.2f}"
+
+    for person in ("short", "detailed", "plain"):
+        assert f"{after(SERVED, person, 0)} → {after(SERVED, person, 16)}" in said, person
+    assert f"({after(SERVED, 'plain', 32)} after 32)" in said
+    untold = ("praises", "asks", "greets+short", "emoji", "plain+asks")
+    edited, told = (
+        sorted(after(recipe, person, 16) for person in untold)
+        for recipe in ("combine-edited", DEFAULT)
+    )
+    assert f"{edited[0]} to {edited[-1]} after 16 ratings" in said
+    assert f"by their words alone {told[0]} to {told[-1]}" in said
 
 
 def test_a_shorter_row_of_the_very_same_says_what_the_longer_was_not_asked() -> None:
