@@ -6,6 +6,7 @@ import statistics
 from argparse import Namespace
 from pathlib import Path
 
+from bench.personas.people import PEOPLE
 from bench.personas.questions import HERE
 from bench.personas.recipes import RECIPES, SERVED, made_with
 from bench.personas.report import table
@@ -145,6 +146,13 @@ def test_until_its_first_batch_is_full_what_answered_at_first_answers() -> None:
     for recipe in ("memory", "hinted", AT_ONCE):  # told at once, never, or before their first
         assert values([row_of(recipe)], 4, "satisfied") == [], recipe
     assert values([row_of(turns=2)], 4, "satisfied") == []  # it never came to that
+
+
+def test_the_table_says_by_what_code_sees_that_a_wish_is_kept() -> None:
+    hint = PEOPLE["short"].hint
+    told = f"| short | {hint} | 35 words or fewer, and the reply ended by itself |"
+    assert told in table([row_of()])
+    assert all(wish.rule for person in PEOPLE.values() for wish in person.wishes)
 
 
 def test_what_keeps_a_wish_and_answers_nothing_is_told_apart() -> None:

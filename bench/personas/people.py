@@ -28,11 +28,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """`kept` says whether a reply keeps to it; `hint` is what the person says when not, and `chip`
-    the reason that says the same. `overdone` says whether a reply does what the hint asks for and
-    nothing else; `then` is what the person says of that."""
+    """`kept` says whether a reply keeps to it, `rule` by what; `hint` is what the person says when
+    not, and `chip` the reason that says the same. `overdone` says whether a reply does what the
+    hint asks for and nothing else; `then` is what the person says of that."""
 
     hint: str
+    rule: str
     kept: Callable[[Answer], bool]
     chip: str = ""
     overdone: Callable[[Answer], bool] = lambda answer: False
@@ -62,6 +63,11 @@ class Person:
     def hint(self) -> str:
         """All of the wishes: what the best prompt would say."""
         return " ".join(wish.hint for wish in self.wishes)
+
+    @property
+    def rule(self) -> str:
+        """What code checks of a reply."""
+        return "; ".join(wish.rule for wish in self.wishes)
 
 
 LIST = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+\S", re.MULTILINE)
@@ -107,46 +113,59 @@ def emoji_kept(answer: Answer) -> bool:
 
 SHORT = Wish(
     "Please answer in one or two short sentences, at most 30 words. No lists.",
+    "35 words or fewer, and the reply ended by itself",
     lambda a: words(a) <= 35 and a.has_ended,
     chip="too_long",
 )
 DETAILED = Wish(
     "Please answer in detail, with several full paragraphs.",
+    "100 tokens or more",
     lambda a: a.tokens >= 100,
     chip="too_short",
 )
 PLAIN = Wish(
     "Please answer in plain prose, without lists, headings or bold text.",
+    "no line of a list, no bold text, no heading",
     lambda a: not has_list(a) and not BOLD.search(a.text),
     chip="no_lists",
 )
 ASKS = Wish(
     "Please end your answer with a question to me.",
+    "ends with a question mark, and five words or more that ask nothing",
     lambda a: asks_last(a) and has_answered(a),
     overdone=lambda a: asks_last(a) and not has_answered(a),
     then="Please answer what I asked before you ask me something.",
 )
 GREETS = Wish(
     "Please begin your answer with a friendly greeting.",
+    'begins with a word of greeting ("hello", "welcome" …)',
     lambda a: bool(GREETING.match(a.text)),
     chip="greet_me",
 )
 PRAISES = Wish(
     'Please be warm and praise me for asking: say "well done", "excellent" or "great job".',
+    "one of the three is in it",
     lambda a: bool(PRAISE.search(a.text)),
 )
 FORMAL = Wish(
     "Please answer in a formal tone, without contractions.",
+    "no contraction (don't, it's …)",
     lambda a: not CONTRACTION.search(a.text),
     chip="too_casual",
 )
-EMOJIS = Wish("Please use a few emoji in your answer, like 😊 or 🎉.", emoji_kept)
+EMOJIS = Wish(
+    "Please use a few emoji in your answer, like 😊 or 🎉.",
+    "one to eight emoji, and five words or more",
+    emoji_kept,
+)
 LISTS_FOR_RECIPES = Wish(
     "When I ask for a recipe, please answer with a numbered list.",
+    "of a recipe: a line of a list",
     lambda a: not a.is_recipe or has_list(a),
 )
 PROSE_FOR_THE_REST = Wish(
     "When I do not ask for a recipe, please answer in plain prose, without lists.",
+    "of all else: no line of a list",
     lambda a: a.is_recipe or not has_list(a),
 )
 

@@ -93,9 +93,11 @@ def by_person(cells: Cells, turns: Sequence[int]) -> list[str]:
 
 
 def who(cells: Cells) -> list[str]:
-    """What each person says of a reply that breaks their wish; code checks whether one does."""
-    rows = [[name, PEOPLE[name].hint] for name in people_of(cells)]
-    return ["The people, and what they tell the agent.", "", *grid(["person", "wish"], rows)]
+    """What each person says of a reply that breaks their wish, and by what code sees that it does:
+    a little less than the letter of some."""
+    rows = [[name, PEOPLE[name].hint, PEOPLE[name].rule] for name in people_of(cells)]
+    said = "The people, what they tell the agent, and what code checks of a reply."
+    return [said, "", *grid(["person", "wish", "what passes"], rows)]
 
 
 def means(cells: Cells, turns: Sequence[int]) -> list[list[str]]:
