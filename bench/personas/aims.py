@@ -1,7 +1,8 @@
 """What the project set out to reach, beside what its default has reached in the rows so far.
 
-The aims stand in the words of the issue that set them. What the hinted base itself cannot do is not
-asked of its student, but shown in the means.
+The aims stand in the words of the issue that set them; how far below the hinted base's an nll may
+be is not asked. What the hinted base itself cannot do is not asked of its student, but shown in the
+means.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ def _nll(cells: Cells, people: Sequence[str]) -> list[str]:
     if not above:
         return []
     shown = ", ".join(f"{person} {gap:+.2f}{_few(n)}" for person, (gap, n) in above.items())
-    words = f"nll after {turns} at most the hinted base's + {NLL_ABOVE}"
+    words = f"nll after {turns} within {NLL_ABOVE} of the hinted base's, or lower"
     is_met = all(gap <= NLL_ABOVE for gap, _ in above.values())
     return [words, shown, _met(is_met and _are_enough(above, people))]
 
