@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bench.personas.curves import curves, write_png
+from bench.personas.people import RULES
 from bench.personas.rows import DEFAULT
 from tests.test_personas_report import row_of
 
@@ -34,6 +35,19 @@ def test_a_curve_is_the_median_over_seeds_with_its_range() -> None:
     assert (list(level.x), list(level.y)) == (["0", "16"], [0.7, 0.7])
     assert learned.visible is True
     assert other.visible == "legendonly"  # a click shows it
+
+
+def test_a_figure_says_what_its_points_are_and_which_an_earlier_rule_judged() -> None:
+    rows = [
+        row_of(recipe, person="asks", rules=rules, evals={"0": kept(0), "8": kept(5)})
+        for recipe, rules in ((DEFAULT, RULES), ("opd", 1))
+    ]
+    figure = curves(rows, [DEFAULT, "opd"])
+    ours, older = figure.data
+    assert set(ours.marker.symbol) == {"circle"}
+    assert set(older.marker.symbol) == {"x"}
+    for word in ("median over seeds", "Open:", "Crosses:", "Dashed:"):
+        assert word in figure.layout.annotations[-1].text
 
 
 def test_without_a_browser_the_curves_are_left_out(

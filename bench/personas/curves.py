@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from playwright.sync_api import sync_playwright
 from plotly.subplots import make_subplots
 
-from bench.personas.rows import Cells, of, people_of, shared_shares
+from bench.personas.rows import Cells, is_judged_bare, of, people_of, shared_shares
 from tests.prepare import chromium
 
 COLUMNS = 4
@@ -22,13 +22,19 @@ COLOURS = (
 )  # fmt: skip
 DASHES = ("solid", "dot", "dash")  # where there are more recipes than colours
 LEVEL = {"color": "#8a8a8a", "dash": "dash"}  # what does not learn
-PANEL, MARGIN = 230, 120  # pixels
+PANEL, MARGIN, BELOW = 230, 120, 100  # pixels
+SAID = (
+    "Held-out replies that keep the wish, after so many rated turns: the median over seeds, bars"
+    " from the least to the most.<br>Open: fewer seeds than at the line's other points. Crosses:"
+    " some seeds were judged by an earlier, easier rule. Dashed: the base told the wish."
+)
 
 
 def curves(cells: Cells, shown: Sequence[str]) -> Any:
     """Satisfied against rated turns, one panel per person, one line per recipe: the median over
     seeds, and bars from the least to the most, of the questions that every row was asked. Points
-    are open where fewer seeds went so far. Recipes that are not `shown` appear when their name is
+    are open where fewer seeds went so far, and crosses where a rule that has changed since judged
+    some. Recipes that are not `shown` appear when their name is
     clicked."""
     people, turns = people_of(cells), sorted({int(n) for c in cells for n in c["evals"]})
     recipes = [*shown, *sorted({cell["recipe"] for cell in cells} - set(shown))]
@@ -59,9 +65,14 @@ def curves(cells: Cells, shown: Sequence[str]) -> Any:
     figure.update_xaxes(title_text="rated turns", row=rows)
     figure.update_yaxes(title_text="satisfied", col=1)
     figure.update_layout(
-        height=PANEL * rows + MARGIN, width=1200, template="plotly_white",
+        height=PANEL * rows + MARGIN + BELOW, width=1200, template="plotly_white",
         legend={"orientation": "h", "y": 1.0 + 60 / (PANEL * rows), "yanchor": "bottom"},
-        margin={"l": 60, "r": 20, "t": MARGIN, "b": 50},
+        margin={"l": 60, "r": 20, "t": MARGIN, "b": BELOW},
+    )  # fmt: skip
+    # Below: above there are as many lines of names as there are recipes.
+    figure.add_annotation(
+        text=SAID, font={"size": 13}, align="left", showarrow=False,
+        x=0, y=0, xref="paper", yref="paper", xanchor="left", yanchor="top", yshift=-52,
     )  # fmt: skip
     return figure
 
@@ -77,12 +88,13 @@ def line(
     middles = [statistics.median(each) for each in shares.values()]
     pairs = list(zip(shares.values(), middles, strict=True))
     counts = [len(each) for each in shares.values()]
+    point = "x" if any(map(is_judged_bare, group)) else "circle"
     return go.Scatter(
         x=[str(n) for n in shares],
         y=middles,
         mode="lines+markers" if learns else "lines",
         line=drawn if learns else LEVEL,
-        marker={"symbol": ["circle" if n == max(counts) else "circle-open" for n in counts]},
+        marker={"symbol": [point if n == max(counts) else f"{point}-open" for n in counts]},
         customdata=counts,
         hovertemplate="%{y:.2f} after %{x}, seeds: %{customdata}",
         error_y={

@@ -130,5 +130,6 @@ def asked_more(cells: Cells) -> list[str]:
         return []
     return [
         f"{count} rows are of more than {HELD_OUT} questions. Recipes are compared, below and for\n"
-        f"the stages, on the {HELD_OUT} that every row was asked.",
+        f'the stages, on the {HELD_OUT} that every row was asked: of "recipes" by other samples,\n'
+        "so that two recipes that have learned nothing yet may begin there with different shares.",
     ]
