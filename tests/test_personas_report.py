@@ -303,8 +303,8 @@ def test_the_aims_stand_beside_what_the_default_reaches() -> None:
     assert lines[7:] == [
         f"| satisfied after 16 rated turns: 0.90 | {satisfied} | **no** |",
         f"| satisfied after 32 rated turns: 0.95 | {satisfied} | **no** |",
-        f"| nll after 32 within 0.15 of the hinted base's, or lower | plain +0.16 {few}, short +0.10 |"
-        " **no** |",
+        "| nll after 32 within 0.15 of the hinted base's, or lower |"
+        f" plain +0.16 {few}, short +0.10 | **no** |",
         "| these people's last versions' drift at most the hinted base's own + 0.05 | 3 of 4 |"
         " **no** |",
         "| the same of everybody's: the last versions' drift at most the hinted base's own + 0.05"
