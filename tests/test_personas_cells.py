@@ -18,7 +18,7 @@ from bench.personas.changed import Changed
 from bench.personas.edits import GREETINGS
 from bench.personas.lab import Lab
 from bench.personas.people import PEOPLE
-from bench.personas.questions import all_questions, questions_for
+from bench.personas.questions import NEUTRAL, all_questions, questions_for
 from bench.personas.recipes import RECIPES, SERVED
 from bench.personas.rival import schedule
 from bench.personas.rows import DEFAULT
@@ -30,6 +30,7 @@ from rollouts.types import BASE, Message, Policy, Rollout, Sample, SamplingParam
 from training.base import Base, load_base
 from training.config import TrainConfig
 from training.forward import response_logprobs
+from training.gate import neutral_prompts
 from training.tiny import write_tiny
 
 HINT = PEOPLE["greets"].hint
@@ -287,6 +288,13 @@ def test_no_question_is_both_rated_and_held_out() -> None:
         asked, held_out = questions_for(person, 0, 96)
         assert (len(set(asked)), len(set(held_out))) == (64, 96)
         assert not set(asked) & set(held_out)
+
+
+def test_the_gates_questions_are_not_rated_and_two_alone_are_held_out() -> None:
+    data, neutral = all_questions(), set(neutral_prompts())
+    for name in ("train", "recipes", "recipes_held_out", "elsewhere"):
+        assert not neutral & set(data[name]), name
+    assert tuple(n for n, q in enumerate(data["held_out"]) if q in neutral) == NEUTRAL
 
 
 def test_a_seeds_first_questions_stay_what_they_were() -> None:

@@ -109,6 +109,8 @@ WHOLE: dict[str, Any] = {"correction_kept_weight": 1.0}
 # says one hint and not up to three, and never nothing, so no neutral turn fills the batch. Its
 # hybrid pulls replies without a hint toward the base through the distillation, whose mean is over
 # all 16; here they train by reward alone, and the distillation's mean is over those with a hint.
+# Nor are its faults rebuilt, which would make it worse: replies train by the ids and log-probs that
+# they were sampled with, at their temperature, and a teacher that fails gives none of 0.
 UPSTREAM: dict[str, Any] = {
     "steps_back": False,
     "batch": 16,
