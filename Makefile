@@ -92,7 +92,7 @@ bench-personas: install  ## Simulated people and every recipe, side by side (ARG
 	PYTHONPATH=. $(BIN)/python bench/personas/run.py $(ARGS)
 
 .PHONY: bench-trainer
-bench-trainer: install  ## One update against TRL's and a plain peft loop's: speed and memory; half an hour
+bench-trainer: install  ## One update against TRL's and a plain peft loop's: speed and memory; an hour and more (ARGS="--shapes short": ten minutes)
 	PYTHONPATH=. $(BIN)/python bench/trainer/run.py $(ARGS)
 
 .PHONY: bench-gateway
