@@ -72,6 +72,15 @@ def test_a_line_that_was_not_written_to_its_end_is_no_row(tmp_path: Path) -> Non
     assert done_cells(path) == [row_of(), row_of(seed=1)]
 
 
+def test_a_line_may_end_within_a_letter_and_hold_what_else_ends_lines(tmp_path: Path) -> None:
+    path = tmp_path / "cells.jsonl"
+    row = row_of(texts=["Boil\u2028water\x85and pour."])
+    write_row(row, path)
+    with path.open("ab") as file:
+        file.write('{"recipe": "opd", "texts": ["🍵'.encode()[:-2])
+    assert done_cells(path) == [row]
+
+
 def test_the_published_rows_are_of_todays_settings() -> None:
     assert len(done_cells(PUBLISHED)) == len(PUBLISHED.read_text(encoding="utf-8").splitlines())
 

@@ -64,8 +64,9 @@ def done_cells(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        with suppress(json.JSONDecodeError):
+    # Bytes: it may have ended within a letter, and replies hold what else ends lines of a text.
+    for line in path.read_bytes().split(b"\n"):
+        with suppress(ValueError):
             rows.append(json.loads(line))
     return [row for row in rows if is_present(row)]
 
