@@ -139,6 +139,8 @@ def test_recipes_are_compared_on_the_questions_that_every_row_was_asked() -> Non
     rows = [asked("hinted", 18), asked("opd", 12), asked(DEFAULT, 12, later=0)]
     assert better_served(rows) == []  # 0.75 and 0.5: by the 96 it would be 0.75 and 0.125
     assert better_served([*rows[:1], asked(DEFAULT, 6, later=72)]) == ["short"]  # 0.25, not 0.81
+    more = asked("hinted", 18, later=72), asked(DEFAULT, 12, later=0)
+    assert better_served(more) == ["short"]  # where both were asked more, that says it surer
     lines = mean_over(rows, [16], ["short"], "whom it serves")
     shown = {line.split(" | ")[0]: line.split(" | ")[-1] for line in lines}
     assert shown[f"| {DEFAULT}"] == shown["| opd"] == "0.50 |"
@@ -235,7 +237,7 @@ def test_chance_is_the_share_of_resamples_without_a_gain() -> None:
 def test_the_table_shows_leaks_health_and_who_gains_from_a_hint() -> None:
     found = {"satisfied": 0.5, "nll": 1.0, "passed": [1, 0], "recipes": 0.25, "rest": 0.75}
     better = {**found, "satisfied": 0.9, "passed": [1] * 9 + [0], "recipes": 1.0, "rest": 0.8}
-    good = {**better, "satisfied": 0.75, "passed": [1, 1, 1, 0]}
+    good = {**better, "satisfied": 0.75, "passed": [1, 0, 1, 1]}
     gate = {
         "repetition": 0.02, "empty": 0.0, "cut_off": 0.5, "length": 30.0, "drift": 0.1,
         "drift_limit": 0.2, "accepted": True,

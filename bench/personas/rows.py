@@ -103,14 +103,14 @@ def is_before_all(cell: dict[str, Any], turns: int) -> bool:
     )
 
 
-def shared(cell: dict[str, Any], turns: int) -> list[int]:
-    """What passed then of the held-out questions that every row was asked: the first `HELD_OUT`, of
-    two kinds of request the first of each. [] where none were asked then."""
+def shared(cell: dict[str, Any], turns: int, count: int = HELD_OUT) -> list[int]:
+    """What passed then of the first `count` held-out questions, of two kinds of request of the
+    first of each: every row was asked `HELD_OUT`. [] where none were asked then."""
     passed: list[int] = cell["evals"].get(str(turns), {"passed": []})["passed"]
     if not PEOPLE[cell["person"]].recipes:
-        return passed[:HELD_OUT]
+        return passed[:count]
     kinds = passed[: len(passed) // 2], passed[len(passed) // 2 :]
-    return [each for kind in kinds for each in kind[: HELD_OUT // 2]]
+    return [each for kind in kinds for each in kind[: count // 2]]
 
 
 def shared_shares(cells: Cells, turns: int) -> list[float]:
@@ -212,12 +212,19 @@ def well_served(cells: Cells) -> list[str]:
 
 
 def better_served(cells: Cells) -> list[str]:
-    """The people whose wish it keeps clearly more often than the base, on the same questions."""
+    """The people whose wish it keeps clearly more often than the base, on as many of the same
+    questions as all their rows of both were asked."""
     found = []
     for person in people_of(cells):
-        hinted = middle(shared_shares(of(cells, person=person, recipe="hinted"), 0))
-        base = middle(shared_shares(_began(cells, person), 0))
-        if hinted is not None and base is not None and hinted - base >= GAIN:
+        both = of(cells, person=person, recipe="hinted"), _began(cells, person)
+        if not all(both):
+            continue
+        count = min(len(cell["evals"]["0"]["passed"]) for group in both for cell in group)
+        hinted, base = (
+            statistics.median(statistics.fmean(shared(cell, 0, count)) for cell in group)
+            for group in both
+        )
+        if hinted - base >= GAIN:
             found.append(person)
     return found
 

@@ -9,8 +9,9 @@
 One cell is a recipe, a person and a seed; bench/personas/stages.py says which a stage is made of.
 Replies come from vLLM (its ids and log-probs train), training is the project's own
 `training.trainer`, in this process. Each cell ends as one line of results/cells.jsonl; cells that
-are there are not run again, unless their recipe or their person's rules have changed, or more is
-asked for than they have. Held-out questions are never rated.
+are there are not run again, unless their recipe or their person's rules have changed, or more turns
+or questions are asked for than they have (`--asked-at` alone runs none). Held-out questions are
+never rated.
 
 Per number of rated turns: `satisfied`, the share of held-out first answers that keep to all wishes;
 `nll`, the base's mean negative log-prob per token of those answers under the hinted prompt (low is
