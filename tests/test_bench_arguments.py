@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from bench.personas.run import arguments
 from bench.trainer import run as trainer_bench
+from clawweb.config import ROOT
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,16 @@ def test_a_shard_is_every_nth_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (args.shard, args.turns) == ((1, 3), 16)
     monkeypatch.setattr(sys, "argv", ["run.py"])
     assert arguments().shard == (0, 1)
+
+
+def test_other_rows_do_not_replace_the_published_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given, folder in (
+        ("", ROOT / "docs" / "personas"),
+        ("--out else/cells.jsonl", Path("else")),
+        ("--out else/cells.jsonl --report there", Path("there")),
+    ):
+        monkeypatch.setattr(sys, "argv", ["run.py", *given.split()])
+        assert arguments().report == folder, given
 
 
 @pytest.mark.parametrize("given", ["--rounds 0", "--rounds some", "--job 0"])

@@ -51,6 +51,7 @@ from training.base import load_base
 from training.config import TrainConfig
 from training.small_talk import wish_probe
 
+ROWS, REPORT = HERE / "results" / "cells.jsonl", HERE.parent.parent / "docs" / "personas"
 TURNS = 64  # that are rated unless others are asked for
 QUICK_TURNS, QUICK_GAIN, QUICK_ASKED = 8, 0.25, 12
 QUICK_NLL = 0.5  # nats per token that its replies may be off the base's: lower is a rut
@@ -253,8 +254,10 @@ def arguments() -> argparse.Namespace:
         "--asked-at", nargs="+", type=whole(0), default=EVALS, metavar="TURNS",
         help="rated turns after which they are asked; always before the first and after the last",
     )  # fmt: skip
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "cells.jsonl")
-    parser.add_argument("--report", type=Path, default=HERE.parent.parent / "docs" / "personas")
+    parser.add_argument("--out", type=Path, default=ROWS, help="rows, else the published ones")
+    parser.add_argument(
+        "--report", type=Path, help="folder of table and curves, else docs/personas, or beside OUT"
+    )
     parser.add_argument(
         "--shard", type=shard, default=(0, 1), metavar="I/N",
         help="every Nth cell from the Ith on, counted from 0",
@@ -263,7 +266,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--vllm", default="", help="of a running server; empty: one is started")
     parser.add_argument("--vllm-key", default="")
     parser.add_argument("--quick", action="store_true", help="one person, eight ratings")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.report = args.report or (REPORT if args.out == ROWS else args.out.parent)
+    return args
 
 
 if __name__ == "__main__":
