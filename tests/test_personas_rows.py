@@ -110,7 +110,7 @@ def test_the_readme_says_what_the_published_rows_say() -> None:
             found = [share for c in ran if (share := unseen(c, turns)) is not None]
         return f"{statistics.median(found):.2f}"
 
-    for person in ("short", "detailed", "plain"):
+    for person in ("short", "detailed", "plain", "formal"):
         assert f"{after(SERVED, person, 0)} → {after(SERVED, person, 16)}" in said, person
     assert f"({after(SERVED, 'plain', 32)} after 32)" in said
     untold = ("praises", "asks", "greets+short", "emoji", "plain+asks")
