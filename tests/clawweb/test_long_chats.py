@@ -1,91 +1,102 @@
-"""Ratings in a chat that is longer than training takes count: its newest part trains."""
+"""A chat's newest turns come with its page, older ones when they are asked for."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
 from typing import Any
 
 import pytest
+from django.test import Client
 
-from clawweb import training_run
-from clawweb.config import config
-from clawweb.models import SampleState, TrainingSample, Turn, User
-from clawweb.selectors.chat import messages_for
-from clawweb.selectors.learning import receipt
-from clawweb.services import jobs
-from tests.factories import down, make_turn
+from clawweb.models import ChatSession, Turn, User
+from clawweb.services import sessions
+from clawweb.views.chat import SHOWN, newest
+from tests.factories import make_turn
 
-# The lease is renewed from a thread of its own: the rows must be there for it.
-pytestmark = pytest.mark.django_db(transaction=True, serialized_rollback=True)
+pytestmark = pytest.mark.usefixtures("valkey_server")
 
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, setting: Any) -> None:
-    """A limit that two of these replies reach, few tokens, and a tiny model."""
-    setting(train_tokens=480)
-    plain = training_run._train_config
-    few = {"rated_tokens": 24, "reanswer_tokens": 8, "gate_tokens": 8, "small_talk_nats": 0.0}
-    monkeypatch.setattr(
-        training_run, "_train_config", lambda job: replace(plain(job), lr=5e-3, **few)
-    )
-    monkeypatch.setattr(training_run, "neutral_prompts", lambda: ("hello",))
-    monkeypatch.setattr("clawweb.events._send", lambda *_: None)
+MANY = SHOWN + SHOWN + 5
 
 
-def long_chat(user: User, replies: int, source: str = "ui") -> list[Turn]:
-    """Questions of one chat, each with the tiny model's own ids for all that was said before."""
-    base = training_run.loaded_base()
-    said = "and so on, " * 12
-    ids = list(base.encode(said))
-    turns: list[Turn] = []
-    for number in range(replies):
-        before = turns[-1] if turns else None
-        turn = make_turn(
-            user,
-            f"question {number}",
-            session=before and before.session,
-            parent=before,
-            reply=said,
-            response_ids=ids,
-            logprobs=[-1.0] * len(ids),
-            source=source,
-        )
-        turn.prompt_ids = list(base.render(messages_for(turn)))
-        turn.save(update_fields=["prompt_ids"])
-        turns.append(turn)
+@pytest.fixture
+def long_chat(alice: User) -> list[Turn]:
+    """More than two pages of turns, one after the other."""
+    session = sessions.open_session(user=alice)
+    first = make_turn(alice, "question 0", session=session)
+    turns = [first]
+    for number in range(1, MANY):
+        copy = Turn.objects.get(pk=first.pk)
+        copy.pk, copy._state.adding, copy.public_id = None, True, f"turn-{number:04d}"
+        copy.parent = turns[-1]
+        copy.input_messages = [{"role": "user", "content": f"question {number}"}]
+        copy.save()
+        turns.append(copy)
     return turns
 
 
-@pytest.mark.parametrize("source", ["ui", "api"])
-def test_each_reply_of_a_long_chat_trains(alice: User, source: str) -> None:
-    turns = long_chat(alice, 4, source)
-    sizes = [len(turn.prompt_ids) + len(turn.response_ids) for turn in turns]
-    assert sizes[0] < config().train_tokens < sizes[-2]
-    for turn in turns:
-        down(turn)
-    assert [receipt(turn)["state"] for turn in turns] == ["counted"] * 4
-
-    job = jobs.queue_job(user=alice)
-    training_run.run(job.public_id)
-    samples = TrainingSample.objects.order_by("id")
-    assert [bool(sample.token_effects) for sample in samples] == [True] * 4
-    assert [sample.state for sample in samples] == [SampleState.CLAIMED] * 4
+def client_of(user: User) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
 
 
-def test_a_message_that_is_too_long_by_itself_is_told_at_once(alice: User) -> None:
-    limit = config().train_tokens
-    (alone,) = long_chat(alice, 1)
-    Turn.objects.filter(pk=alone.pk).update(prompt_ids=[1] * limit)
-    alone.refresh_from_db()
-    down(alone)
-    assert receipt(alone)["drop_reason"] == "too_long"
+def asked(html: str) -> list[int]:
+    return [int(n) for n in re.findall(r'said-text">question (\d+)<', html)]
 
 
-def test_so_is_one_before_which_the_chat_is_forgotten(alice: User) -> None:
-    """What memory has dropped already cannot be left out once more."""
-    _, last = long_chat(alice, 2)
-    whole = [1] * config().train_tokens
-    Turn.objects.filter(pk=last.pk).update(prompt_ids=whole, context_start=last)
-    last.refresh_from_db()
-    down(last)
-    assert receipt(last)["drop_reason"] == "too_long"
+def page(client: Client, session: ChatSession, query: str = "") -> str:
+    return client.get(f"/chat/{session.public_id}/{query}").content.decode()
+
+
+def test_the_newest_turns_come_first_and_the_rest_step_by_step(
+    alice: User, long_chat: list[Turn]
+) -> None:
+    client = client_of(alice)
+    html = page(client, long_chat[0].session)
+    assert asked(html) == list(range(MANY - SHOWN, MANY))
+    assert 'id="earlier"><button' in html
+    seen = asked(html)
+    while seen[0] > 0:
+        part = client.get(f"/parts/earlier/{long_chat[seen[0]].public_id}/").content.decode()
+        assert ("data-more" in part) == (asked(part)[0] > 0)
+        seen = asked(part) + seen
+    assert seen == list(range(MANY))
+
+
+def test_a_short_chat_has_nothing_earlier(alice: User) -> None:
+    assert 'id="earlier" hidden' in page(client_of(alice), make_turn(alice).session)
+
+
+def test_a_link_to_an_old_turn_shows_it_with_all_after_it(
+    alice: User, long_chat: list[Turn]
+) -> None:
+    html = page(client_of(alice), long_chat[0].session, f"?turn={long_chat[3].public_id}")
+    assert asked(html) == list(range(3, MANY))
+
+
+@pytest.mark.parametrize(("length", "named", "expected"), [
+    (0, None, (0, False)), (3, None, (3, False)), (SHOWN, None, (SHOWN, False)),
+    (SHOWN + 1, None, (SHOWN, True)), (SHOWN + 1, "1", (SHOWN, True)),
+    (SHOWN + 1, "0", (SHOWN + 1, False)), (SHOWN + 1, "elsewhere", (SHOWN, True)),
+])  # fmt: skip
+def test_how_many_are_shown(length: int, named: str | None, expected: Any) -> None:
+    ids, more = newest([{"id": str(n)} for n in range(length)], named)
+    assert (len(ids), more) == expected
+
+
+def test_earlier_turns_are_their_users_alone(bob: User, long_chat: list[Turn]) -> None:
+    address = f"/parts/earlier/{long_chat[50].public_id}/"
+    assert client_of(bob).get(address).status_code == 404
+
+
+def test_a_background_call_has_nothing_before_it(alice: User, long_chat: list[Turn]) -> None:
+    side = make_turn(alice, session=long_chat[0].session, turn_type="side")
+    assert client_of(alice).get(f"/parts/earlier/{side.public_id}/").status_code == 404
+
+
+def test_the_api_gives_the_last_turns(alice: User, long_chat: list[Turn]) -> None:
+    client, name = client_of(alice), long_chat[0].session.public_id
+    turns = client.get(f"/api/sessions/{name}?last=2").json()["turns"]
+    assert [turn["id"] for turn in turns] == [turn.public_id for turn in long_chat[-2:]]
+    assert len(client.get(f"/api/sessions/{name}").json()["turns"]) == MANY
+    assert client.get(f"/api/sessions/{name}?last=0").status_code == 422
