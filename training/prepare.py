@@ -68,7 +68,7 @@ def shortened(base: Base, sample: Sample, config: TrainConfig) -> Sample:
     the newest message is too long, or where the prompt renders otherwise than it did.
     """
     asked = [place for place, each in enumerate(sample.messages) if each["role"] == "user"]
-    if len(asked) < 2 or not _renders_as_sampled(base, sample):
+    if len(asked) < 2:
         return sample
     first = next(place for place, each in enumerate(sample.messages) if each["role"] != "system")
 
@@ -80,7 +80,7 @@ def shortened(base: Base, sample: Sample, config: TrainConfig) -> Sample:
 
     newer = asked[1:]
     try:
-        if _fits(base, sample, config):
+        if _fits(base, sample, config) or not _renders_as_sampled(base, sample):
             return sample
         begins = bisect_left(newer, True, key=lambda place: _fits(base, since(place), config))
     except (ValueError, TemplateError):  # what the template does not take

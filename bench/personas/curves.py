@@ -34,8 +34,7 @@ def curves(cells: Cells, shown: Sequence[str]) -> Any:
     """Satisfied against rated turns, one panel per person, one line per recipe: the median over
     seeds, and bars from the least to the most, of the questions that every row was asked. Points
     are open where fewer seeds went so far, and crosses where a rule that has changed since judged
-    some. Recipes that are not `shown` appear when their name is
-    clicked."""
+    some. Recipes that are not `shown` appear when their name is clicked."""
     people, turns = people_of(cells), sorted({int(n) for c in cells for n in c["evals"]})
     recipes = [*shown, *sorted({cell["recipe"] for cell in cells} - set(shown))]
     rows = -(-len(people) // COLUMNS)

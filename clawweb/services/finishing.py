@@ -128,13 +128,11 @@ def drop_samples(
     hinted = {pk for pk, row in rows.items() if row.teaches} - set(unheard)
     later = [pk for pk, why in reasons.items() if pk in hinted and why in _WANT_LOGPROBS]
     _let_go(job, later)
-    followed = [rows[pk] for pk, why in reasons.items() if pk in rows and _followed(rows[pk], why)]
-    idle = reasons.keys() - {row.pk for row in followed}
-    _drop(mine, {pk: reasons[pk] for pk in idle})
+    followed = {pk for pk, why in reasons.items() if pk in rows and _followed(rows[pk], why)}
+    _drop(mine, {pk: why for pk, why in reasons.items() if pk not in followed})
     # By now it is known what of that asked for nothing; thumbs up beside it are as any other.
-    bare = [row.pk for row in followed if not row.teaches]
-    _let_go(job, bare)
-    _drop(mine, {row.pk: reasons[row.pk] for row in followed if row.pk not in bare})
+    _let_go(job, [pk for pk in followed if not rows[pk].teaches])
+    _drop(mine, reasons)  # those that are still the job's
     give_back(mine.filter(turn__samples__in=list(reasons)))  # without the note it may train
     count_undisputed(job.user_id)
     tell_receipts(job.user_id, TrainingSample.objects.filter(pk__in=list(reasons)))

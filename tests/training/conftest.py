@@ -20,7 +20,7 @@ from training.batching import Item
 from training.config import TrainConfig
 from training.forward import kl_between, response_hidden
 from training.prepare import prepare
-from training.tiny import write_tiny
+from training.tiny import TEMPLATE, write_tiny
 from training.trainer import train
 from training.types import StepMetrics, TrainResult
 
@@ -47,6 +47,18 @@ def base(shared_base: Base) -> Iterator[Base]:
     shared_base.cache.clear()
     yield shared_base
     assert not any("lora_" in name for name, _ in shared_base.model.named_parameters())
+
+
+@pytest.fixture
+def refusing(tiny_folder: Path, tmp_path: Path) -> Callable[[str], Base]:
+    """`refusing("messages | length > 1")`: the tiny model, whose template takes no such."""
+
+    def refuse(what: str) -> Base:
+        file = tmp_path / "strict.jinja"
+        file.write_text(f"{{% if {what} %}}{{{{ raise_exception('no') }}}}{{% endif %}}{TEMPLATE}")
+        return load_base(tiny_folder, device="cpu", chat_template=file)
+
+    return refuse
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -14,7 +15,7 @@ from rollouts.hints import prompted_messages
 from rollouts.types import Demonstration, Message
 from tests.training.conftest import DEVICE, Cancelled, cancel_after, make_sample, nothing
 from training.adapters import adapter_tensors, attach, detach, round_to_saved, save_version
-from training.base import Base, load_base
+from training.base import Base
 from training.config import TrainConfig
 from training.drift import Wishes, drift_limit
 from training.forward import response_logprobs
@@ -33,7 +34,6 @@ from training.gate import (
     warm,
 )
 from training.sampling import Reply, sample_replies
-from training.tiny import TEMPLATE
 
 PROMPTS = ("one?", "two?", "three?")
 
@@ -117,12 +117,9 @@ def test_examples_of_what_was_wanted_explain_drift_as_hints_do(
 
 
 def test_an_example_that_the_template_refuses_explains_nothing(
-    tiny_folder: Path, tmp_path: Path, config: TrainConfig
+    refusing: Callable[[str], Base], config: TrainConfig
 ) -> None:
-    strict = tmp_path / "strict.jinja"
-    refusal = "{% if messages | length > 1 %}{{ raise_exception('no') }}{% endif %}"
-    strict.write_text(refusal + TEMPLATE)
-    base = load_base(tiny_folder, device="cpu", chat_template=strict)
+    base = refusing("messages | length > 1")
     model = attach(base, config, None)
     wishes = Wishes(examples=(Demonstration(question="Tea?", answer="Aye!"),))
     limit = drift_limit(base, model, PROMPTS, wishes, config, nothing)

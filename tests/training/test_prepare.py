@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -167,14 +168,9 @@ def test_a_hint_without_a_user_message_to_hang_on_drops_its_sample_alone(base: B
 
 
 def test_a_hint_that_the_template_refuses_drops_its_sample_alone(
-    tiny_folder: Path, tmp_path: Path
+    refusing: Callable[[str], Base],
 ) -> None:
-    strict = tmp_path / "strict.jinja"
-    refusal = (
-        "{% if 'No lists.' in messages[-1]['content'] %}{{ raise_exception('no') }}{% endif %}"
-    )
-    strict.write_text(refusal + TEMPLATE)
-    base = load_base(tiny_folder, device="cpu", chat_template=strict)
+    base = refusing("'No lists.' in messages[-1]['content']")
     given = [make_sample(base, 1, hint="No lists."), make_sample(base, 2)]
     items, dropped = prepare(base, given, TrainConfig(), baseline=Baseline())
     assert ([item.sample_id for item in items], dropped) == ([2], {1: "hint_no_effect"})
@@ -188,12 +184,9 @@ def test_hints_that_cannot_have_stood_in_the_prompt_drop_their_sample_alone(base
 
 
 def test_what_another_template_took_and_this_one_refuses_is_dropped_alone(
-    tiny_folder: Path, tmp_path: Path
+    refusing: Callable[[str], Base],
 ) -> None:
-    strict = tmp_path / "strict.jinja"
-    refusal = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no') }}{% endif %}"
-    strict.write_text(refusal + TEMPLATE)
-    base = load_base(tiny_folder, device="cpu", chat_template=strict)
+    base = refusing("messages[0]['role'] == 'system'")
     asked = [Message(role="system", content="Be kind."), Message(role="user", content="Hello")]
     of_the_old = make_sample(base, 1, messages=asked, template_hash="another")
     of_this = make_sample(base, 2, messages=asked)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +14,11 @@ from tests.training.conftest import job, make_sample, nothing
 from tests.training.test_gate import shake
 from training.adapters import attach, detach
 from training.advantages import Baseline
-from training.base import Base, load_base
+from training.base import Base
 from training.config import TrainConfig
 from training.drift import Wishes
 from training.gate import measure
 from training.prepare import prepare, shortened
-from training.tiny import TEMPLATE
 
 SYSTEM = Message(role="system", content="Be kind.")
 TALK = [
@@ -43,7 +42,7 @@ def told_ids(base: Base, messages: list[Message], hint: str) -> int:
     return len(base.render(hinted_messages(messages, hint=hint, correction=None)))
 
 
-def items_of(base: Base, sample: Sample, config: TrainConfig) -> tuple[int, dict[int, str]]:
+def outcome(base: Base, sample: Sample, config: TrainConfig) -> tuple[int, dict[int, str]]:
     items, dropped = prepare(base, [sample], config, baseline=Baseline())
     return len(items), dropped
 
@@ -53,10 +52,10 @@ def test_the_oldest_exchanges_go_and_what_was_sampled_stays(base: Base) -> None:
     reply = len(sample.response_ids)
     newer = [SYSTEM, *TALK[2:]]
     config = TrainConfig(max_tokens=told_ids(base, newer, SAID) + reply, reanswer_tokens=1)
-    assert items_of(base, sample, config) == (0, {1: "too_long"})
+    assert outcome(base, sample, config) == (0, {1: "too_long"})
     short = shortened(base, sample, config)
     assert short == replace(sample, messages=newer, prompt_ids=base.render(newer))
-    assert items_of(base, short, config) == (1, {})
+    assert outcome(base, short, config) == (1, {})
 
     tight = replace(config, max_tokens=config.max_tokens - 1)  # one less, and an exchange more goes
     assert list(shortened(base, sample, tight).messages) == [SYSTEM, TALK[-1]]
@@ -76,10 +75,10 @@ def test_a_prompt_that_fits_is_cut_where_its_hint_does_not(base: Base) -> None:
     sample = rated(base, TALK, hint="Be brief, and " * 9 + "kind.")
     room = len(sample.prompt_ids) + len(sample.response_ids) + 20
     config = TrainConfig(max_tokens=room, reanswer_tokens=1)
-    assert items_of(base, sample, config) == (0, {1: "too_long"})
+    assert outcome(base, sample, config) == (0, {1: "too_long"})
     short = shortened(base, sample, config)
     assert list(short.messages) == TALK[2:]
-    assert items_of(base, short, config) == (1, {})
+    assert outcome(base, short, config) == (1, {})
 
 
 @pytest.mark.parametrize("method", ["combine", "opd", "binary", "kto"])
@@ -88,7 +87,7 @@ def test_every_method_trains_on_what_is_left(base: Base, method: str) -> None:
     config = TrainConfig(method=method, max_tokens=len(sample.prompt_ids))
     short = shortened(base, sample, config)
     assert short.rollout_logprobs == sample.rollout_logprobs  # it was sampled with these
-    assert items_of(base, short, config) == (1, {})
+    assert outcome(base, short, config) == (1, {})
 
 
 def test_hints_that_stood_in_the_prompt_stand_there_still(base: Base) -> None:
@@ -125,12 +124,9 @@ def test_nothing_goes_where_it_would_not_help(base: Base) -> None:
 
 
 def test_what_the_template_takes_as_a_whole_alone_stays_whole(
-    tiny_folder: Path, tmp_path: Path
+    refusing: Callable[[str], Base],
 ) -> None:
-    strict = tmp_path / "strict.jinja"
-    begins = "{% if 'And co' in messages[0]['content'] %}{{ raise_exception('no') }}{% endif %}"
-    strict.write_text(begins + TEMPLATE)
-    base = load_base(tiny_folder, device="cpu", chat_template=strict)
+    base = refusing("'And co' in messages[0]['content']")
     sample = rated(base, TALK, hint=SAID)
     assert shortened(base, sample, TrainConfig(max_tokens=len(sample.prompt_ids))) is sample
 
