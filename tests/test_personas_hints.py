@@ -25,6 +25,11 @@ QUESTIONS = 8
 CONFIG = TrainConfig()  # by the settings that jobs have
 
 
+@pytest.fixture(scope="module")
+def base(stack: Stack) -> Base:
+    return load_base(stack.config.model_folder, threads=1)
+
+
 def idle(
     base: Base,
     hint: str,
@@ -51,8 +56,7 @@ def idle(
 
 
 @pytest.mark.stack
-def test_thanks_are_no_wish_and_a_wish_is_one(stack: Stack) -> None:
-    base = load_base(stack.config.model_folder, threads=1)
+def test_thanks_are_no_wish_and_a_wish_is_one(base: Base) -> None:
     questions = all_questions()["train"][:QUESTIONS]
     asked = [[Message(role="user", content=question)] for question in questions]
     replies = replies_of(base, [base.render(messages) for messages in asked])
@@ -67,8 +71,7 @@ def test_thanks_are_no_wish_and_a_wish_is_one(stack: Stack) -> None:
 
 
 @pytest.mark.stack
-def test_a_fact_is_a_hint_after_the_reply_that_it_speaks_of(stack: Stack) -> None:
-    base = load_base(stack.config.model_folder, threads=1)
+def test_a_fact_is_a_hint_after_the_reply_that_it_speaks_of(base: Base) -> None:
     reply = base.answer_ids("I am not sure about that.")
     deaf = replace(CONFIG, of_talk_nats=100.0)
     for question, fact in (
@@ -84,9 +87,8 @@ def test_a_fact_is_a_hint_after_the_reply_that_it_speaks_of(stack: Stack) -> Non
 
 
 @pytest.mark.stack
-def test_most_of_what_the_probe_never_saw_is_told_apart(stack: Stack) -> None:
-    """docs/LOG.md, Small talk, has 2 of 75 wishes lost and 60 of 72 remarks found."""
-    base = load_base(stack.config.model_folder, threads=1)
+def test_most_of_what_the_probe_never_saw_is_told_apart(base: Base) -> None:
+    """docs/LOG.md, Small talk, has 3 of 75 wishes lost and 66 of 72 remarks found."""
     unseen = json.loads((HERE / "small_talk.json").read_text(encoding="utf-8"))
     lost, found = (
         sum(
@@ -95,5 +97,5 @@ def test_most_of_what_the_probe_never_saw_is_told_apart(stack: Stack) -> None:
         )
         for texts in (unseen["wishes"], unseen["small talk"])
     )
-    assert lost <= 4, lost
-    assert found >= 54, found
+    assert lost <= 5, lost
+    assert found >= 62, found

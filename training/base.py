@@ -89,30 +89,37 @@ class Base:
         return int(str(self.cache["end id"]))
 
     def _end_id(self) -> int:
+        written = [i for ids in self._after_reply() for i in ids]
         own = self.tokenizer.eos_token_id
-        return next((i for i in (*self._after_reply(), own) if i in self.eos_ids), self.eos_ids[0])
+        return next((i for i in (*written, own) if i in self.eos_ids), self.eos_ids[0])
 
     @property
-    def next_turn_ids(self) -> tuple[int, ...]:
-        """What the template writes between a reply's words and what its user says next; () where it
-        takes no second question."""
+    def next_turn_ids(self) -> tuple[tuple[int, ...], ...]:
+        """What the template writes between a reply's words and what its user says next, and from
+        there to the next reply: two; () where it takes no second question."""
         return self._after_reply("Well.")
 
-    def _after_reply(self, *then: str) -> tuple[int, ...]:
-        """What the template writes after a reply's words, up to what its user `then` says."""
+    def _after_reply(self, *then: str) -> tuple[tuple[int, ...], ...]:
+        """What the template writes after a reply's words: all of it, or, where its user `then`
+        says something, up to that and from there to the next reply. () where it refuses."""
         reply = "Good."
         said = [("user", "Hi."), ("assistant", reply), *(("user", words) for words in then)]
         chat = template_messages([Message(role=role, content=words) for role, words in said])
         try:
             text = str(
-                self.tokenizer.apply_chat_template(chat, tokenize=False, **self.template_options)
+                self.tokenizer.apply_chat_template(
+                    chat,
+                    tokenize=False,
+                    add_generation_prompt=bool(then),
+                    **self.template_options,
+                )
             )
         except (ValueError, TemplateError):
             return ()
         if any(words not in text for words in (reply, *then)):
             return ()
         after = text.rpartition(reply)[2]
-        return self.encode(after.partition(then[0])[0] if then else after)
+        return tuple(self.encode(part) for part in (after.split(then[0], 1) if then else [after]))
 
     def render(
         self,

@@ -1,8 +1,8 @@
 """Whether what was said of a reply asks for anything. "My cat is called Tom." moves a small model
-as far as a wish does, but the base reads it otherwise: a linear probe on its hidden states
-(arXiv 1610.01644), fitted to the examples of small_talk.json, tells the two apart. Words alone do
-not say it of a bare fact ("The museum is in Bilbao."): after a reply of which it speaks it is a
-correction. So it is asked, too, how much likelier the conversation makes the words.
+as far as a wish does, but the base would answer it otherwise: a linear probe on its hidden states
+(arXiv 1610.01644) there, fitted to the examples of small_talk.json, tells the two apart. Words
+alone do not say it of a bare fact ("The museum is in Bilbao."): after a reply of which it speaks it
+is a correction. So it is asked, too, how much likelier the conversation makes the words.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from training.drift import asked
 from training.forward import layer_states, replies_logprobs
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n")
-BEFORE = "The user said:"
+BEFORE = "The user said:"  # where the template takes no second question
 DEPTHS = (0.5, 0.6, 0.7)  # of the layers: what is said is clearest in the midst
-RIDGE = 1e-4  # by the log-loss, crosswise: docs/LOG.md, Small talk
-AT_ONCE = 16  # sentences in a pass
+RIDGE = 3e-5  # by the log-loss, crosswise: docs/LOG.md, Small talk
+AT_ONCE = 32  # sentences in a pass
 
 Probe = Callable[[Tensor], Tensor]
 
@@ -81,9 +81,9 @@ def talk_nats(
     """log p(said | talk) - log (1/J sum_j p(said | talk_j)), nats: the pointwise mutual information
     of what a user says next and the talk before it, a question and its reply. The other talks are
     those of small_talk.json. 0 where the template takes no second question."""
-    between = base.next_turn_ids
-    if not between:
+    if not base.next_turn_ids:
         return 0.0
+    between, _ = base.next_turn_ids
     prompt, reply = talk
     words = [token for token in reply if token not in base.eos_ids]
     place = ("said elsewhere", said)
@@ -120,7 +120,7 @@ def wish_probe(
     base: Base, model: PeftModel | Any, check: Callable[[], None] = lambda: None
 ) -> Probe:
     """What tells them apart by their `features`, in nats; `model` is to answer as the base. Kept in
-    `Base.cache`: to read the examples takes a CPU some ten seconds."""
+    `Base.cache`: to read the examples takes a CPU some twenty seconds."""
     found: Any = base.cache.get("wish probe")
     if found is None:
         found = base.cache["wish probe"] = fitted(*example_features(base, model, check))
@@ -154,22 +154,26 @@ def features(
     said: Sequence[tuple[int, ...]],
     check: Callable[[], None] = lambda: None,
 ) -> Tensor:
-    """Of each sentence the mean of its tokens' states and the last one's, at `DEPTHS`, (N, F)."""
-    before = base.encode(BEFORE)
+    """Of each sentence the state in which the base begins to answer it, said after the first of the
+    talks, at `DEPTHS` side by side, (N, F)."""
+    before, after = _place(base)
     found: dict[int, Tensor] = {}
-    by_length = sorted(range(len(said)), key=lambda place: len(said[place]))
+    by_length = sorted(range(len(said)), key=lambda number: len(said[number]))
     for start in range(0, len(said), AT_ONCE):
         check()
         group = by_length[start : start + AT_ONCE]
-        # A pass reads the positions before each token: one more, and they are the sentence's own.
-        pairs: list[Pair] = [
-            ((*before, said[place][0]), (*said[place][1:], base.pad_id)) for place in group
-        ]
+        pairs: list[Pair] = [((*before, *said[n], *after), (base.pad_id,)) for n in group]
         states_NF = layer_states(base, model, pairs, DEPTHS).float().cpu()
-        lengths = [len(said[place]) for place in group]
-        for place, states_TF in zip(group, torch.split(states_NF, lengths), strict=True):
-            found[place] = torch.cat([states_TF.mean(dim=0), states_TF[-1]])
-    return torch.stack([found[place] for place in range(len(said))])
+        found.update(zip(group, states_NF, strict=True))
+    return torch.stack([found[number] for number in range(len(said))])
+
+
+def _place(base: Base) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What stands before a sentence, and between it and its answer."""
+    if not base.next_turn_ids:
+        return base.encode(BEFORE), ()
+    between, after = base.next_turn_ids
+    return (*_other_talks(base)[0], *between), after
 
 
 def fitted(features_NF: Tensor, kinds_N: Tensor) -> Probe:

@@ -368,7 +368,8 @@ def test_a_model_that_can_think_is_rendered_as_the_server_renders_it(
     prompt = told.render(asked)
     assert prompt == load_base(tiny_folder, device="cpu").render(asked)
     assert thinks.render(asked) == (*prompt, *told.encode("<think>"))
-    assert told.next_turn_ids == thinks.next_turn_ids
+    (between, after), then = told.next_turn_ids, thinks.next_turn_ids
+    assert then == (between, (*after, *told.encode("<think>")))
     sample = make_sample(thinks, 1, messages=asked)
     _, dropped = prepare(told, [sample], TrainConfig(), baseline=Baseline())
     assert dropped == {1: "template_changed"}

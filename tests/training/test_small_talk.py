@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,12 +41,16 @@ ENDED = ("Please answer in one word.", "My cat is called Tom.")
 SAID = (*ENDED, "hello", "shorter")
 
 
+def told() -> Any:
+    return json.loads(Path(small_talk.__file__).with_suffix(".json").read_text(encoding="utf-8"))
+
+
 def test_the_probe_is_where_its_loss_has_no_slope() -> None:
     # Two examples, x = 0 and 2, standardized to -+1/sqrt(2): b = 0, as they mirror each other, and
-    # with u = w / sqrt(2) the slope is -sigmoid(-u) / sqrt(2) + 2 * 1e-4 * w, 0 at w = 8.5215.
+    # with u = w / sqrt(2) the slope is -sigmoid(-u) / sqrt(2) + 2 * 3e-5 * w, 0 at w = 10.0001.
     probe = fitted(torch.tensor([[0.0], [2.0]]), torch.tensor([-1.0, 1.0]))
-    w = 8.5215
-    assert RIDGE == 1e-4
+    w = 10.0001
+    assert RIDGE == 3e-5
     assert 2 * RIDGE * w == pytest.approx(1 / (1 + math.exp(w / 2**0.5)) / 2**0.5, rel=1e-3)
     found = probe(torch.tensor([[0.0], [1.0], [2.0]]))
     assert found.tolist() == pytest.approx([-w / 2**0.5, 0.0, w / 2**0.5], rel=1e-3, abs=1e-3)
@@ -121,18 +127,34 @@ def test_what_has_no_words_is_no_sentence(base: Base) -> None:
     assert said_ids(base, " \n ") == ()
 
 
-def test_a_sentence_is_its_tokens_states_mean_and_last(base: Base, model: PeftModel) -> None:
-    said = [said_ids(base, hint)[0] for hint in SAID]
-    found = features(base, model, said)
-    before = base.encode(BEFORE)
-    for ids, row_F in zip(said, found, strict=True):
-        tokens = torch.tensor([[*before, *ids]], device=base.device)
+def test_a_sentence_is_the_states_that_begin_its_answer(base: Base, model: PeftModel) -> None:
+    def state(ids: tuple[int, ...]) -> torch.Tensor:
         with torch.no_grad():
+            tokens = torch.tensor([ids], device=base.device)
             layers = model(input_ids=tokens, output_hidden_states=True).hidden_states
-        own = [layers[round(depth * (len(layers) - 1))][0, len(before) :] for depth in DEPTHS]
-        states_TF = torch.cat(own, dim=-1).float().cpu()
-        wanted = torch.cat([states_TF.mean(dim=0), states_TF[-1]])
-        torch.testing.assert_close(row_F, wanted, rtol=1e-3, atol=1e-4)
+        own = [layers[round(depth * (len(layers) - 1))][0, -1] for depth in DEPTHS]
+        return torch.cat(own).float().cpu()
+
+    question, answer = told()["talks"][0]
+    talk = [("user", question), ("assistant", answer), ("user", "Well.")]
+    asked = base.render([Message(role=role, content=words) for role, words in talk])
+    well = base.encode("Well.")
+    begins = max(n for n in range(len(asked)) if asked[n : n + len(well)] == well)
+    before, after = asked[:begins], asked[begins + len(well) :]
+    said = [said_ids(base, hint)[0] for hint in SAID]
+    for ids, row_F in zip(said, features(base, model, said), strict=True):
+        wanted_F = state((*before, *ids, *after))
+        torch.testing.assert_close(row_F, wanted_F, rtol=1e-3, atol=1e-4)
+
+
+def test_where_nothing_is_said_after_a_reply_the_words_alone_are_read(
+    refusing: Callable[[str], Base],
+) -> None:
+    base = refusing("messages | length > 1")
+    said = [said_ids(base, hint)[0] for hint in SAID]
+    pairs = [((*base.encode(BEFORE), *ids), (base.pad_id,)) for ids in said]
+    wanted_NF = layer_states(base, base.model, pairs, DEPTHS).float()
+    torch.testing.assert_close(features(base, base.model, said), wanted_NF, rtol=2e-2, atol=2e-2)
 
 
 def test_what_is_said_is_asked_of_the_base_once(base: Base, model: PeftModel) -> None:
@@ -184,12 +206,11 @@ def test_a_reply_makes_likelier_what_speaks_of_it(base: Base, model: PeftModel) 
     def found(*before: int) -> float:
         return float(response_logprobs(base, model, (before, said)).sum())
 
-    told = json.loads(Path(small_talk.__file__).with_suffix(".json").read_text(encoding="utf-8"))
     others = [
         found(
             *base.render([Message(role="user", content=question)]), *base.encode(answer), *between
         )
-        for question, answer in told["talks"]
+        for question, answer in told()["talks"]
     ]
     assert len(others) == 6
     mean = math.log(sum(map(math.exp, others)) / 6)
