@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -81,9 +81,9 @@ def talk_nats(
     """log p(said | talk) - log (1/J sum_j p(said | talk_j)), nats: the pointwise mutual information
     of what a user says next and the talk before it, a question and its reply. The other talks are
     those of small_talk.json. 0 where the template takes no second question."""
-    if not base.next_turn_ids:
+    if not (around := base.next_turn_ids):
         return 0.0
-    between, _ = base.next_turn_ids
+    between, _ = around
     prompt, reply = talk
     words = [token for token in reply if token not in base.eos_ids]
     place = ("said elsewhere", said)
@@ -99,10 +99,10 @@ def talk_nats(
     return own - cast(float, base.cache[place])
 
 
-def _other_talks(base: Base) -> list[tuple[int, ...]]:
+def _other_talks(base: Base) -> Iterator[tuple[int, ...]]:
     """Each question and its reply, up to the reply's last word."""
     talks: list[tuple[str, str]] = _told()["talks"]
-    return [(*base.render(asked(question)), *base.encode(reply)) for question, reply in talks]
+    return ((*base.render(asked(question)), *base.encode(reply)) for question, reply in talks)
 
 
 def wish_nats(base: Base, model: PeftModel | Any, said: tuple[int, ...]) -> float:
@@ -170,10 +170,10 @@ def features(
 
 def _place(base: Base) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """What stands before a sentence, and between it and its answer."""
-    if not base.next_turn_ids:
+    if not (around := base.next_turn_ids):
         return base.encode(BEFORE), ()
-    between, after = base.next_turn_ids
-    return (*_other_talks(base)[0], *between), after
+    between, after = around
+    return (*next(_other_talks(base)), *between), after
 
 
 def fitted(features_NF: Tensor, kinds_N: Tensor) -> Probe:

@@ -6,10 +6,10 @@ By the probe of `training.small_talk`: at some limits the share of wishes that a
 small talk that is found. First of the probe's own examples, ten parts of them each by a probe that
 was fitted to the others; then of small_talk.json beside this script, which nothing was fitted to
 nor chosen on, and of another's, who had seen none of either; then of what the simulated people and
-the tests say, by a probe without it. And what is nearest
-to the wrong side. Last, what speaks of the reply before it ("of the reply", a question
-and what was said of the answer), the same after another question's reply, and small talk: how many
-are taken for small talk by their words, and how many still after the reply was looked at.
+the tests say, by a probe without it. And what is nearest to the wrong side. Last, what speaks of
+the reply before it ("of the reply", a question and what was said of the answer), the same after
+another question's reply, and small talk: how many are taken for small talk by their words, and how
+many still after the reply was looked at.
 """
 
 from __future__ import annotations
