@@ -120,7 +120,7 @@ def wish_probe(
     base: Base, model: PeftModel | Any, check: Callable[[], None] = lambda: None
 ) -> Probe:
     """What tells them apart by their `features`, in nats; `model` is to answer as the base. Kept in
-    `Base.cache`: to read the examples takes a CPU some twenty seconds."""
+    `Base.cache`: to read the examples takes a CPU some half a minute."""
     found: Any = base.cache.get("wish probe")
     if found is None:
         found = base.cache["wish probe"] = fitted(*example_features(base, model, check))
