@@ -349,6 +349,7 @@ def loaded_base() -> Base:
                 threads=settings.train_threads,
                 chat_template=settings.template_file,
                 thinks=settings.thinks,
+                kept=settings.var / "small-talk",
             )
         )
     return _BASE[0]

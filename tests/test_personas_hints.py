@@ -27,7 +27,7 @@ CONFIG = TrainConfig()  # by the settings that jobs have
 
 @pytest.fixture(scope="module")
 def base(stack: Stack) -> Base:
-    return load_base(stack.config.model_folder, threads=1)
+    return load_base(stack.config.model_folder, threads=1, kept=stack.config.var / "small-talk")
 
 
 def idle(
@@ -88,14 +88,14 @@ def test_a_fact_is_a_hint_after_the_reply_that_it_speaks_of(base: Base) -> None:
 
 @pytest.mark.stack
 def test_most_of_what_the_probe_never_saw_is_told_apart(base: Base) -> None:
-    """docs/LOG.md, Small talk, has 1 of 75 wishes lost and 64 of 72 remarks found."""
+    """docs/LOG.md, Small talk, has 3 of 150 wishes lost and 113 of 150 remarks found."""
     unseen = json.loads((HERE / "small_talk.json").read_text(encoding="utf-8"))
     lost, found = (
         sum(
             is_small_talk(base, base.model, said_ids(base, text), CONFIG.small_talk_nats)
             for text in texts
         )
-        for texts in (unseen["wishes"], unseen["small talk"])
+        for texts in (unseen["a fourth's wishes"], unseen["a fourth's small talk"])
     )
-    assert lost <= 5, lost
-    assert found >= 62, found
+    assert lost <= 7, lost
+    assert found >= 103, found

@@ -39,6 +39,7 @@ class Base:
     template_options: Mapping[str, bool] = field(default_factory=dict)  # told to the template, too
     autocast_dtype: torch.dtype | None = None
     cache: dict[object, object] = field(default_factory=dict)
+    kept: Path | None = None  # a folder of what takes long to make of it, for other processes
 
     def autocast(self) -> AbstractContextManager[object]:
         """Lower-precision arithmetic where the device has it in hardware; else nothing."""
@@ -175,6 +176,7 @@ def load_base(
     threads: int = 1,
     chat_template: Path | None = None,
     thinks: bool = False,
+    kept: Path | None = None,
 ) -> Base:
     """Load the model and tokenizer of `folder`; sets this process's torch threads.
 
@@ -211,6 +213,7 @@ def load_base(
         name=folder.name,
         template_options=template_options(template, thinks=thinks),
         autocast_dtype=torch.bfloat16 if not on_cpu or _cpu_has_bf16() else None,
+        kept=kept,
     )
 
 

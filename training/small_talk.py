@@ -7,16 +7,22 @@ is a correction. So it is asked, too, how much likelier the conversation makes t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from peft import PeftModel
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -31,7 +37,16 @@ DEPTHS = (0.5, 0.6, 0.7)  # of the layers: what is said is clearest in the midst
 RIDGE = 3e-5  # by the log-loss, crosswise: docs/LOG.md, Small talk
 AT_ONCE = 32  # sentences in a pass
 
-Probe = Callable[[Tensor], Tensor]
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """x -> w x + b of each row, (N, F) to (N,) nats."""
+
+    w_F: Tensor
+    b: Tensor
+
+    def __call__(self, features_NF: Tensor) -> Tensor:
+        return features_NF @ self.w_F + self.b
 
 
 def sentences(text: str) -> list[str]:
@@ -120,11 +135,42 @@ def wish_probe(
     base: Base, model: PeftModel | Any, check: Callable[[], None] = lambda: None
 ) -> Probe:
     """What tells them apart by their `features`, in nats; `model` is to answer as the base. Kept in
-    `Base.cache`: to read the examples takes a CPU some half a minute."""
-    found: Any = base.cache.get("wish probe")
-    if found is None:
-        found = base.cache["wish probe"] = fitted(*example_features(base, model, check))
-    return cast(Probe, found)
+    `Base.cache`, and for other processes in the folder `Base.kept`: to read the examples takes a
+    CPU a minute."""
+    found = base.cache.get("wish probe")
+    if not isinstance(found, Probe):
+        found = _kept(base)
+        if found is None:
+            found = fitted(*example_features(base, model, check))
+            _keep(base, found)
+        base.cache["wish probe"] = found
+    return found
+
+
+def _kept(base: Base) -> Probe | None:
+    with suppress(OSError, SafetensorError, KeyError):
+        if base.kept:
+            tensors = load_file(_place_kept(base, base.kept))
+            return Probe(tensors["w"], tensors["b"])
+    return None
+
+
+def _keep(base: Base, probe: Probe) -> None:
+    with suppress(OSError, SafetensorError):  # what cannot be written is read again
+        if base.kept:
+            base.kept.mkdir(parents=True, exist_ok=True)
+            path = _place_kept(base, base.kept)
+            fresh = path.with_name(f".{path.name}.{os.getpid()}")
+            save_file({"w": probe.w_F, "b": probe.b}, fresh)
+            fresh.replace(path)
+
+
+def _place_kept(base: Base, folder: Path) -> Path:
+    """Named after all that it is made of."""
+    arithmetic = base.device, str(base.autocast_dtype)
+    made_of = base.weights_hash, base.template_hash, arithmetic, BEFORE, DEPTHS, RIDGE
+    digest = hashlib.sha256(repr(made_of).encode() + _file().read_bytes())
+    return folder / f"{digest.hexdigest()[:16]}.safetensors"
 
 
 def example_features(
@@ -144,7 +190,11 @@ def examples() -> list[tuple[str, float]]:
 
 @cache
 def _told() -> Any:
-    return json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    return json.loads(_file().read_text(encoding="utf-8"))
+
+
+def _file() -> Path:
+    return Path(__file__).with_suffix(".json")
 
 
 @torch.no_grad()
@@ -200,5 +250,5 @@ def fitted(features_NF: Tensor, kinds_N: Tensor) -> Probe:
         return value
 
     optimizer.step(loss)  # type: ignore[no-untyped-call]
-    w_F, b = w_F.detach(), b.detach()
-    return lambda given_NF: (given_NF - mean_F) / scale_F @ w_F + b
+    w_F = w_F.detach() / scale_F
+    return Probe(w_F, b.detach() - mean_F @ w_F)

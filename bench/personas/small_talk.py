@@ -5,7 +5,7 @@
 By the probe of `training.small_talk`: at some limits the share of wishes that are lost, and of
 small talk that is found. First of the probe's own examples, ten parts of them each by a probe that
 was fitted to the others; then of small_talk.json beside this script, which nothing was fitted to
-nor chosen on, and of another's, who had seen none of either; then of what the simulated people and
+nor chosen on, and of three others', who had seen none of it; then of what the simulated people and
 the tests say, by a probe without it. And what is nearest to the wrong side. Last, what speaks of
 the reply before it ("of the reply", a question and what was said of the answer), the same after
 another question's reply, and small talk: how many are taken for small talk by their words, and how
@@ -57,8 +57,8 @@ def main() -> None:
     tell("the probe's examples, ten parts", *told.crosswise())
     unseen = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
     tell("not looked at", *(told.judged(unseen[name]) for name in ("wishes", "small talk")))
-    names = "another's wishes", "another's small talk"
-    tell("another's", *(told.judged(unseen[name]) for name in names))
+    for whose in ("another's", "a third's", "a fourth's"):
+        tell(whose, *(told.judged(unseen[f"{whose} {kind}"]) for kind in ("wishes", "small talk")))
     people = sorted({wish.hint for person in PEOPLE.values() for wish in person.wishes})
     tell("the simulated people", told.judged(people), told.judged(REMARKS))
     tell_of_replies(told, unseen["of the reply"], unseen["small talk"])

@@ -157,6 +157,36 @@ def test_where_nothing_is_said_after_a_reply_the_words_alone_are_read(
     torch.testing.assert_close(features(base, base.model, said), wanted_NF, rtol=2e-2, atol=2e-2)
 
 
+def test_what_reads_the_examples_leaves_the_probe_for_other_processes(
+    base: Base, model: PeftModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def next_process(folder: Path) -> Base:
+        return replace(base, cache={}, kept=folder)
+
+    def nats(given: Base) -> list[float]:
+        return [wish_nats(given, model, *said_ids(base, hint)) for hint in SAID]
+
+    folder = tmp_path / "small-talk"
+    found = nats(next_process(folder))
+    (file,) = folder.iterdir()
+    unread = "an example was read"
+    with monkeypatch.context() as patch:
+        patch.setattr(small_talk, "example_features", lambda *_: pytest.fail(unread))
+        assert nats(next_process(folder)) == found
+        for other in (  # what would be another probe
+            replace(next_process(folder), weights_hash="0"),
+            replace(next_process(folder), template_hash="0"),
+            next_process(tmp_path),
+        ):
+            with pytest.raises(pytest.fail.Exception, match=unread):
+                nats(other)
+    file.write_bytes(b"half of it")
+    assert nats(next_process(folder)) == pytest.approx(found, abs=1e-3)
+    assert file.stat().st_size > 100
+    nowhere = file / "folder"  # what cannot be written is no error
+    assert nats(next_process(nowhere)) == pytest.approx(found, abs=1e-3)
+
+
 def test_what_is_said_is_asked_of_the_base_once(base: Base, model: PeftModel) -> None:
     found = {hint: wish_nats(base, model, *said_ids(base, hint)) for hint in SAID}
     assert len({round(nats, 3) for nats in found.values()}) == len(SAID)
