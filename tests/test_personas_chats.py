@@ -58,3 +58,16 @@ def test_a_question_that_never_fits_ends_it(cell: OneChat, monkeypatch: pytest.M
     monkeypatch.setattr(cell.lab, "ask", full)
     with pytest.raises(PromptTooLong):
         cell.rate(0, 1)
+
+
+def test_held_out_questions_are_asked_alone_and_after_the_chat(cell: OneChat) -> None:
+    assert "in_chat" not in cell.examine()  # nothing was said yet
+    cell.rate(0, 2)
+    said = [each["content"] for each in cell.talk]
+    prompts = cell.lab.prompts  # type: ignore[attr-defined]
+    prompts.clear()
+    found = cell.examine()
+    held_out = cell.held_out
+    assert prompts[: len(held_out)] == [[question] for question in held_out]
+    assert prompts[len(held_out) :] == [[*said, question] for question in held_out]
+    assert 0 <= found["in_chat"] <= 1
