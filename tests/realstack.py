@@ -198,7 +198,7 @@ def new_stack(**settings: str) -> Stack:
     }
     env = {name: value for name, value in os.environ.items() if not name.startswith("CLAWWEB_")}
     env |= {f"CLAWWEB_{name.upper()}": value for name, value in chosen.items()}
-    read = shared_model().parent / "small-talk"  # once for all tests: it takes a minute
+    read = shared_model().parent / "small-talk"  # once for all tests: it takes two minutes
     read.mkdir(exist_ok=True)
     (var / "small-talk").symlink_to(read)
     config = Config(_env_prefix="NOT_FROM_THIS_ENVIRONMENT_", **chosen)  # type: ignore[arg-type]

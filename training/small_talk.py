@@ -136,7 +136,7 @@ def wish_probe(
 ) -> Probe:
     """What tells them apart by their `features`, in nats; `model` is to answer as the base. Kept in
     `Base.cache`, and for other processes in the folder `Base.kept`: to read the examples takes a
-    CPU a minute."""
+    CPU two minutes."""
     found = base.cache.get("wish probe")
     if not isinstance(found, Probe):
         found = _kept(base)
