@@ -159,11 +159,25 @@ def layer_states(
     base: Base, model: PeftModel | Any, pairs: Sequence[Pair], depths: Sequence[float]
 ) -> Tensor:
     """The states after these shares of the layers, side by side, at the positions of
-    `response_hidden`: (N, H times the number of depths)."""
+    `response_hidden`: (N, H times the number of depths). Deeper layers are not run."""
     batch = pad_batch(pairs, pad_id=base.pad_id, device=base.device)
-    layers = _pass(base, model, batch, output_hidden_states=True).hidden_states  # 0: no layer yet
-    chosen = [layers[round(depth * (len(layers) - 1))] for depth in depths]
+    decoder = _decoder(model)
+    places = [round(depth * len(decoder.layers)) for depth in depths]
+    with _first_layers(decoder, max(places) + 1):  # the last one's come out normalized
+        layers = _pass(base, model, batch, output_hidden_states=True).hidden_states
+    chosen = [layers[place] for place in places]  # 0: no layer yet
     return torch.cat([states_BTH[batch.predicts_BT] for states_BTH in chosen], dim=-1)
+
+
+@contextmanager
+def _first_layers(decoder: Any, count: int) -> Iterator[None]:
+    """Inside, the decoder ends after so many of its layers."""
+    own = decoder.layers
+    decoder.layers = own[:count]
+    try:
+        yield
+    finally:
+        decoder.layers = own
 
 
 def _pass(

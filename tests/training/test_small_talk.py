@@ -100,6 +100,27 @@ def test_states_are_those_after_the_layers_that_are_asked_for(base: Base, model:
     assert torch.equal(nearest_NF, found_NF)
 
 
+def test_deeper_layers_are_not_run(base: Base, model: PeftModel) -> None:
+    pairs = [(base.encode("one two"), base.encode(" three"))]
+    decoder = model.get_base_model().get_decoder()
+    first, last = decoder.layers
+    ran = []
+    hooks = [
+        layer.register_forward_hook(lambda *_, name=name: ran.append(name))
+        for name, layer in (("first", first), ("last", last))
+    ]
+    try:
+        layer_states(base, model, pairs, (0.0,))
+        assert ran == ["first"]  # what it ends with would be normalized
+        ran.clear()
+        layer_states(base, model, pairs, (0.5,))
+        assert ran == ["first", "last"]
+    finally:
+        for hook in hooks:
+            hook.remove()
+    assert list(decoder.layers) == [first, last]
+
+
 def test_a_job_that_is_cancelled_reads_no_more_examples(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
