@@ -188,17 +188,18 @@ def new_stack(**settings: str) -> Stack:
     """Not started. `settings` are CLAWWEB_* without the prefix, in lower case."""
     var = Path(tempfile.mkdtemp(prefix="clawweb-test-")).resolve()
     port, vllm_port = free_ports(2)
+    model = shared_model()
     chosen = {
         "var": str(var),
         "port": str(port),
         "vllm_port": str(vllm_port),
-        "base_model": str(shared_model()),
+        "base_model": str(model),
         **services(var.name),
         **settings,
     }
     env = {name: value for name, value in os.environ.items() if not name.startswith("CLAWWEB_")}
     env |= {f"CLAWWEB_{name.upper()}": value for name, value in chosen.items()}
-    read = shared_model().parent / "small-talk"  # once for all tests: it takes two minutes
+    read = model.parent / "small-talk"  # once for all tests: it takes two minutes
     read.mkdir(exist_ok=True)
     (var / "small-talk").symlink_to(read)
     config = Config(_env_prefix="NOT_FROM_THIS_ENVIRONMENT_", **chosen)  # type: ignore[arg-type]

@@ -71,13 +71,18 @@ def _surprise(items: Sequence[Item], config: TrainConfig) -> float:
 
 
 def save_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
-    """Write both moments and the step count of each parameter; atomic, fsynced, may replace."""
+    """Write both moments and the step count of each parameter, as `save_tensors` does."""
     tensors = {
         f"{name}.{moment}": state[moment].detach().cpu().contiguous()
         for name, parameter in _named(optimizer).items()
         if (state := optimizer.state.get(parameter))
         for moment in _MOMENTS
     }
+    save_tensors(tensors, path)
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write one file of them; atomic, fsynced, may replace. Raises OSError, SafetensorError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished-{os.getpid()}")
     try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ from typing import Any, cast
 import torch
 from peft import PeftModel
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -30,6 +29,7 @@ from training.base import Base
 from training.batching import Pair
 from training.drift import asked
 from training.forward import layer_states, replies_logprobs
+from training.optimizer import save_tensors
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n")
 BEFORE = "The user said:"  # where the template takes no second question
@@ -139,34 +139,26 @@ def wish_probe(
     CPU two minutes."""
     found = base.cache.get("wish probe")
     if not isinstance(found, Probe):
-        found = _kept(base)
-        if found is None:
+        path = base.kept and _place_kept(base, base.kept)
+        found = path and _kept(path)
+        if not found:
             found = fitted(*example_features(base, model, check))
-            _keep(base, found)
+            if path:
+                with suppress(OSError, SafetensorError):  # what cannot be written is made again
+                    save_tensors({"w": found.w_F, "b": found.b}, path)
         base.cache["wish probe"] = found
     return found
 
 
-def _kept(base: Base) -> Probe | None:
+def _kept(path: Path) -> Probe | None:
     with suppress(OSError, SafetensorError, KeyError):
-        if base.kept:
-            tensors = load_file(_place_kept(base, base.kept))
-            return Probe(tensors["w"], tensors["b"])
+        tensors = load_file(path)
+        return Probe(tensors["w"], tensors["b"])
     return None
 
 
-def _keep(base: Base, probe: Probe) -> None:
-    with suppress(OSError, SafetensorError):  # what cannot be written is read again
-        if base.kept:
-            base.kept.mkdir(parents=True, exist_ok=True)
-            path = _place_kept(base, base.kept)
-            fresh = path.with_name(f".{path.name}.{os.getpid()}")
-            save_file({"w": probe.w_F, "b": probe.b}, fresh)
-            fresh.replace(path)
-
-
 def _place_kept(base: Base, folder: Path) -> Path:
-    """Named after all that it is made of."""
+    """Named after all that the probe is made of."""
     arithmetic = base.device, str(base.autocast_dtype)
     made_of = base.weights_hash, base.template_hash, arithmetic, BEFORE, DEPTHS, RIDGE
     digest = hashlib.sha256(repr(made_of).encode() + _file().read_bytes())
