@@ -48,7 +48,7 @@ NUMA, HEADER = "libnuma.so.1", Path(sysconfig.get_path("include")) / "Python.h"
 def up(config: Config, names: list[str]) -> int:
     """Start the parts (all, or those named), stay until told to stop. The exit code."""
     stop_on_signals()
-    started = time.monotonic()
+    started, came_to = time.monotonic(), "did not start"
     try:
         with only_one(config):
             parts = chosen(config, names)
@@ -63,6 +63,7 @@ def up(config: Config, names: list[str]) -> int:
             try:
                 start(config, supervisor, parts)
                 announce(config, parts, time.monotonic() - started)
+                came_to = "stopped"
                 watch(supervisor)
             finally:
                 finish(supervisor)
@@ -72,7 +73,7 @@ def up(config: Config, names: list[str]) -> int:
         return 0
     except StackError as error:
         clear_pending()
-        say(f"clawweb did not start: {error}")
+        say(f"clawweb {came_to}: {error}")
         return 1
 
 

@@ -45,6 +45,14 @@ def test_each_version_says_what_it_is_and_how_it_was_tested(page: Page) -> None:
     expect(passed).to_be_visible()
 
 
+def test_on_a_phone_the_tests_are_read_without_a_swipe(page: Page) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    card(page, 1).get_by_text("How it was tested").press("Enter")
+    table = card(page, 1).get_by_role("table")
+    expect(table.get_by_text("of its test replies are empty")).to_be_visible()
+    assert table.evaluate("it => it.scrollWidth <= it.parentElement.clientWidth")
+
+
 def test_a_version_is_taken_along_as_a_zip(page: Page) -> None:
     link = card(page, 1).get_by_role("link", name="Download version 1")
     with page.expect_download() as download:

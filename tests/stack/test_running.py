@@ -115,6 +115,7 @@ def test_what_a_killed_supervisord_leaves_is_ended_by_the_next_start(own_stack: 
     os.kill(supervisord, signal.SIGKILL)
     assert own_stack.process
     assert own_stack.process.wait(60) == 1
+    assert "clawweb stopped: supervisord ended by itself" in own_stack.output.read_text()
     assert living(own_stack) == []
     own_stack.start("--parts", "valkey,web")
     assert httpx.get(f"{own_stack.url}/livez").status_code == 200
