@@ -1,4 +1,5 @@
-"""Inside vLLM's worker on a CPU: base stays base, and an adapter's tokens are multiplied at once.
+"""Inside vLLM's worker on a CPU: base stays base, an adapter's tokens are multiplied at once, and a
+seed ends no server.
 
 In vLLM 0.32 index -1 means "no adapter", but its kernels for CPUs read it as Python does: the last
 slot (its pull requests 48421 and 49656 are open). A request for the base that shares a batch with
@@ -7,6 +8,10 @@ it was unloaded long ago.
 
 And they copy an adapter's matrices for each token, and multiply each copy by itself: most of the
 time of a reply with an adapter goes there. Tokens of one adapter need one product for all of them.
+
+And a prompt that does not fit into a step is read in parts, after each of which a word is drawn and
+thrown away. vLLM then turns the request's generator back by an offset, which generators of a GPU
+have and those of a CPU have not: any such prompt with a seed would end the server.
 
 `--worker-extension-cls` names this; the worker imports it at its start.
 """
@@ -20,6 +25,7 @@ from typing import Any
 from vllm.lora.ops import torch_ops
 from vllm.lora.ops.torch_ops import lora_ops
 from vllm.lora.punica_wrapper import punica_cpu
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 KERNELS = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")  # the sgmv_* call these
 # Products by adapter are the quicker ones of up to so many adapters, and of so many tokens to each
@@ -57,6 +63,25 @@ def rows_by_slot(indices_T: Any) -> list[tuple[int, Any]]:
             first, after = int(rows[0]), int(rows[-1]) + 1
             found.append((slot, slice(first, after) if after - first == len(rows) else rows))
     return found
+
+
+def without_unread(step: Any) -> Any:
+    """The runner's method; while it runs, requests whose prompt is read in part have no generator.
+    The word that is thrown away comes from everybody's, and theirs stands where it stood."""
+
+    @functools.wraps(step)
+    def stepped(runner: Any, *args: Any, **named: Any) -> Any:
+        generators = runner.input_batch.generators
+        is_unread_B = runner.discard_request_mask.np
+        unread = {row: generators[row] for row in generators if is_unread_B[row]}
+        for row in unread:
+            del generators[row]
+        try:
+            return step(runner, *args, **named)
+        finally:
+            generators.update(unread)
+
+    return stepped
 
 
 class PunicaByAdapter(punica_cpu.PunicaWrapperCPU):
@@ -103,6 +128,8 @@ for _name in KERNELS:
     _masked = for_adapters_alone(getattr(lora_ops, _name))
     for _module in (lora_ops, torch_ops, punica_cpu):  # each has the name for itself
         setattr(_module, _name, _masked)
+for _name in ("_sample", "_bookkeeping_sync"):
+    setattr(GPUModelRunner, _name, without_unread(getattr(GPUModelRunner, _name)))
 punica_cpu.PunicaWrapperCPU = PunicaByAdapter  # type: ignore[misc]  # looked up by its name
 
 

@@ -1,11 +1,15 @@
-"""Tokens of the base model, in a batch with adapters', on vLLM's kernels for CPUs."""
+"""What is mended in vLLM's worker on a CPU: tokens of the base model in a batch with adapters', and
+seeds of prompts that are read in parts.
+"""
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,10 +19,16 @@ INDICES = [BASE, FIRST, BASE, LAST]
 HIDDEN, RANK, OUT = 3, 2, 4
 
 
+def worker() -> Any:
+    """Not with the other imports: vLLM's takes seconds, in each process that collects tests."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # what vLLM imports warns of itself
+        return import_module("rollouts.engines.cpu_worker")
+
+
 @pytest.fixture(scope="module")
 def kernels() -> Any:
-    """Not with the other imports: vLLM's takes seconds, in each process that collects tests."""
-    return import_module("rollouts.engines.cpu_worker").lora_ops
+    return worker().lora_ops
 
 
 @pytest.fixture
@@ -73,7 +83,7 @@ def test_what_is_no_number_in_a_slot_reaches_its_own_tokens_alone(
 
 def wrapper_of(indices: list[int], *, is_prefill: bool) -> Any:
     """What vLLM's layers call, told which adapter each token of the batch wears."""
-    import_module("rollouts.engines.cpu_worker")
+    worker()
     mapping = SimpleNamespace(  # vLLM's LoRAMapping, without all that its module imports
         index_mapping=tuple(0 if n == BASE else n + 1 for n in indices),
         prompt_mapping=tuple(0 if n == BASE else n + 1 for n in indices),
@@ -144,3 +154,40 @@ def test_vllm_itself_still_takes_the_last_slot(kernels: Any, inputs_BH: Tensor) 
     shrink = kernels.bgmv_shrink.__wrapped__
     shrink(inputs_BH[:1], slots(RANK, HIDDEN), low_BR, torch.tensor([BASE]), 1.0)
     assert low_BR.tolist() == [[18.0, 18.0]]  # 3 times the sum of x, of a slot nobody asked for
+
+
+class Runner:
+    """As much of vLLM's runner as the guard reads: three requests with a seed, the second of which
+    is read in part, and one without."""
+
+    def __init__(self) -> None:
+        generators = {row: torch.Generator().manual_seed(row) for row in (0, 1, 3)}
+        self.input_batch = SimpleNamespace(generators=generators, num_reqs=4)
+        self.discard_request_mask = SimpleNamespace(np=np.arange(4) == 1)
+
+
+def test_a_request_that_is_read_in_part_draws_nothing_of_its_own() -> None:
+    guard = worker().without_unread
+    runner = Runner()
+    own = dict(runner.input_batch.generators)
+
+    def draw(runner: Runner, what: str, *, times: int) -> tuple[str, int, list[int]]:
+        return what, times, sorted(runner.input_batch.generators)
+
+    assert guard(draw)(runner, "a word", times=2) == ("a word", 2, [0, 3])
+    assert runner.input_batch.generators == own
+
+    def fail(runner: Runner) -> None:
+        raise ValueError(sorted(runner.input_batch.generators))
+
+    with pytest.raises(ValueError, match=r"\[0, 3\]"):
+        guard(fail)(runner)
+    assert runner.input_batch.generators == own
+
+
+def test_vllm_itself_still_turns_a_seed_back_by_an_offset() -> None:
+    """When this fails vLLM has mended it, and `without_unread` can go."""
+    runners = worker().GPUModelRunner
+    with pytest.raises(RuntimeError, match="CPU Generator does not use offset"):
+        runners._bookkeeping_sync.__wrapped__(Runner(), None, None, None, None, 0)
+    assert hasattr(runners._sample, "__wrapped__")

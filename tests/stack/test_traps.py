@@ -154,6 +154,21 @@ async def test_base_answers_as_itself_beside_adapters_in_every_slot(
         assert reply.logprobs[:same] == pytest.approx(alone.logprobs[:same], abs=1e-3)
 
 
+async def test_a_seed_is_kept_where_a_prompt_is_read_in_parts(engine: Engine) -> None:
+    """Here a guard stands before the trap: without it the server ends."""
+    seeded = [SamplingParams(max_tokens=1, seed=n, temperature=1.0) for n in range(8)]
+
+    async def reply_to(number: int) -> int:
+        """The first word. Of so many such prompts a step of the server ends within one."""
+        prompt = [Message(role="user", content=f"{number} and so on. " * 70)]
+        reply = await engine.generate(prompt, policy=BASE, params=seeded[number])
+        return reply.response_ids[0]
+
+    beside = await asyncio.gather(*map(reply_to, range(8)))
+    alone = [await reply_to(number) for number in range(8)]
+    assert sum(map(eq, beside, alone)) >= 7, (beside, alone)  # a near tie may fall another way
+
+
 async def test_the_cache_knows_an_adapter_by_its_name_and_folder(
     engine: Engine, good: Path, tmp_path: Path
 ) -> None:
