@@ -28,6 +28,14 @@ from rollouts.errors import (
 )
 from rollouts.types import PLAIN, Message, Policy, ReplyShape, Rollout, SamplingParams
 
+# How vLLM says that a prompt is too long; the last of one that fills its context to the last token.
+TOO_LONG = (
+    "context length",
+    "maximum model length",
+    "max_model_len",
+    "max_tokens must be at least 1, got 0",
+)
+
 
 class VllmEngine:
     """A vLLM server started with --enable-lora and --logprobs-mode processed_logprobs."""
@@ -225,6 +233,6 @@ def _refusal(response: httpx.Response, policy: Policy) -> Exception:
         return EngineUnavailable(reason)
     if response.status_code == 404 and policy.adapter is not None:
         return UnknownAdapter(reason)
-    if "context length" in reason or "maximum model length" in reason or "max_model_len" in reason:
+    if any(words in reason for words in TOO_LONG):
         return PromptTooLong(reason)
     return EngineRefused(reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,21 @@ async def test_a_prompt_that_does_not_fit_is_too_long(stack: Stack) -> None:
     endless = [Message(role="user", content="tea " * stack.config.context_tokens)]
     with pytest.raises(PromptTooLong):
         await vllm(stack).generate(endless, policy=BASE, params=SHORT)
+
+
+@real
+async def test_a_prompt_that_leaves_room_for_no_word_is_too_long(stack: Stack) -> None:
+    one = SamplingParams(max_tokens=1)
+    engine, context = vllm(stack), stack.config.context_tokens
+    asked = await engine.generate([Message(role="user", content="tea")], policy=BASE, params=one)
+    words = context - len(asked.prompt_ids)
+    full = [Message(role="user", content="tea" + " tea" * words)]
+    for limit in (1, None):
+        with pytest.raises(PromptTooLong):
+            await engine.generate(full, policy=BASE, params=replace(one, max_tokens=limit))
+    fits = [Message(role="user", content="tea" + " tea" * (words - 1))]
+    reply = await engine.generate(fits, policy=BASE, params=replace(one, max_tokens=None))
+    assert (len(reply.prompt_ids), len(reply.response_ids)) == (context - 1, 1)
 
 
 @real
