@@ -117,6 +117,7 @@ class Config(BaseSettings):
     batch: int = Field(8, ge=1)  # counted samples that start a job by themselves
     settle_seconds: Span = Field(20.0, ge=0)  # how long a bare thumb down waits for its reason
     train_tokens: int = Field(1024, ge=64)  # longest prompt plus reply that trains
+    train_exchanges: int = Field(1, ge=0)  # of a chat, that train before the newest message
     train_seconds: Span = Field(120.0, gt=0)  # time limit of a job's training
     train_threads: int = Field(1, ge=1)  # torch threads of the trainer on a CPU
     lease_seconds: Span = Field(60.0, gt=0)  # a job's lease; renewed six times in that time

@@ -315,6 +315,7 @@ def _train_config(job: TrainingJob) -> TrainConfig:
         rank=settings.lora_rank,
         train_seconds=settings.train_seconds,
         max_tokens=settings.train_tokens,
+        earlier_exchanges=settings.train_exchanges,
     )
 
 

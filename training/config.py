@@ -65,6 +65,7 @@ class TrainConfig:
     kl_stop: float = 0.01  # re-answers end when the KL to the teacher is below it, nats per token
     micro_batch_tokens: int = 512  # padded tokens held at once, on a GPU 4 times; bounds memory
     max_tokens: int = 1024  # prompt plus reply; the oldest exchanges go, or it is dropped: too_long
+    earlier_exchanges: int = 1  # of a chat, that train before the newest; each takes time (LOG)
     max_version_age: int = 3  # older samples are dropped as stale; ART, TRL drop at 4
 
     # Distillation
@@ -250,7 +251,7 @@ _NOT_NEGATIVE = (
     "anchor_weight", "clip_high",
     "demonstrations", "gate_drift_margin", "gate_preference_margin", "gate_cut_margin",
     "gate_chance", "gate_length_min", "gate_repeat_margin", "small_talk_nats",
-    "of_talk_nats", "hint_heard_min",
+    "of_talk_nats", "hint_heard_min", "earlier_exchanges",
 )  # fmt: skip
 _SHARES = (
     "beta1", "beta2", "forward_share", "clip_low", "baseline_rate", "gate_empty_max",

@@ -61,8 +61,9 @@ def prepare(
 
 
 def shortened(base: Base, sample: Sample, config: TrainConfig) -> Sample:
-    """The sample without the oldest exchanges of its conversation, where prompt, hint and reply are
-    longer than training takes: system messages and all from some message of the user's on are left.
+    """The sample with at most `earlier_exchanges` of its conversation before the user's newest
+    message, and fewer where prompt, hint and reply are longer than training takes: system messages
+    and all from some message of the user's on are left.
 
     What was sampled stays as it is, and so does the sample where nothing older can go, where even
     the newest message is too long, or where the prompt renders otherwise than it did.
@@ -78,9 +79,10 @@ def shortened(base: Base, sample: Sample, config: TrainConfig) -> Sample:
         prompt_ids = base.render(prompt, sample.tools, sample.at)
         return replace(sample, messages=messages, prompt_ids=prompt_ids)
 
-    newer = asked[1:]
+    newer = asked[1:][-config.earlier_exchanges - 1 :]
     try:
-        if _fits(base, sample, config) or not _renders_as_sampled(base, sample):
+        is_whole = len(asked) <= config.earlier_exchanges + 1 and _fits(base, sample, config)
+        if is_whole or not _renders_as_sampled(base, sample):
             return sample
         begins = bisect_left(newer, True, key=lambda place: _fits(base, since(place), config))
     except (ValueError, TemplateError):  # what the template does not take

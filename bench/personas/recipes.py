@@ -180,7 +180,9 @@ RECIPES = {
             for name, method in UPSTREAM_METHODS.items()
         ),
         recipe("combine-at-once", method="combine", at_once=True),  # what the product can do, too
-        recipe("combine-one-chat", method="combine", one_chat=True),
+        # In one chat, of which as much trains as there is room for; and as the product has it.
+        recipe("combine-one-chat", method="combine", one_chat=True, earlier_exchanges=99),
+        recipe("combine-one-chat-last", method="combine", one_chat=True),
         # And within the time that a job has there.
         *(
             recipe(

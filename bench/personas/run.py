@@ -93,6 +93,7 @@ def is_present(row: dict[str, Any]) -> bool:
         "kto_beside": 0 if would else recipe.config.kto_beside,
         "hint_heard_min": recipe.config.hint_heard_min,  # older.py marks whom it changes
         "correction_kept_weight": recipe.config.correction_kept_weight,  # was 1
+        "earlier_exchanges": recipe.config.earlier_exchanges,  # all; only one chat had several
     }
     beside = {"liked_weight": 0.0, "kto_beside_steps": 2}  # before they were settings
     then["config"] = {**default, **early, **beside, **then["config"], **SAME}

@@ -238,10 +238,11 @@ def test_the_gate_asks_for_nothing_that_a_learned_wish_contradicts(alice: User) 
 
 
 def test_a_run_is_bounded_as_the_installation_says(alice: User, setting: Any) -> None:
-    setting(lora_rank=16, train_seconds=7, train_tokens=99)
+    setting(lora_rank=16, train_seconds=7, train_tokens=99, train_exchanges=3)
     down_alone(make_turn(alice))
     settings = training_run._train_config(jobs.queue_job(user=alice))
     assert (settings.rank, settings.train_seconds, settings.max_tokens) == (16, 7, 99)
+    assert settings.earlier_exchanges == 3
 
 
 # The version's files

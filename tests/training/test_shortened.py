@@ -29,6 +29,7 @@ TALK = [
     Message(role="user", content="And cocoa?"),
 ]
 SAID = "Be brief."
+ALL: dict[str, Any] = {"earlier_exchanges": 2}  # TALK's
 FEW: dict[str, Any] = {"rated_tokens": 8, "reanswer_tokens": 8}
 
 
@@ -61,11 +62,22 @@ def test_the_oldest_exchanges_go_and_what_was_sampled_stays(base: Base) -> None:
     assert list(shortened(base, sample, tight).messages) == [SYSTEM, TALK[-1]]
 
 
+@pytest.mark.parametrize(("earlier", "begins"), [(0, 4), (1, 2), (2, 0), (9, 0)])
+def test_of_a_chat_so_many_earlier_exchanges_train(base: Base, earlier: int, begins: int) -> None:
+    sample = rated(base, [SYSTEM, *TALK], hint=SAID)
+    short = shortened(base, sample, TrainConfig(earlier_exchanges=earlier))
+    left = [SYSTEM, *TALK[begins:]]
+    assert short == replace(sample, messages=left, prompt_ids=base.render(left))
+    assert (short is sample) is (begins == 0)
+    other = replace(sample, prompt_ids=(1, 2, 3))  # what it was sampled from is not known
+    assert shortened(base, other, TrainConfig(earlier_exchanges=earlier)) is other
+
+
 def test_another_reply_has_room_too(base: Base) -> None:
     sample = rated(base, TALK, hint=SAID)
     again = len(sample.response_ids) + 9
     room = told_ids(base, TALK, SAID) + again
-    config = TrainConfig(max_tokens=room, reanswer_tokens=again)
+    config = TrainConfig(max_tokens=room, reanswer_tokens=again, **ALL)
     assert shortened(base, sample, config) is sample
     short = shortened(base, sample, replace(config, max_tokens=room - 1))
     assert list(short.messages) == TALK[2:]
@@ -115,7 +127,7 @@ def test_what_is_left_begins_with_the_user(base: Base) -> None:
 
 def test_nothing_goes_where_it_would_not_help(base: Base) -> None:
     sample = rated(base, TALK, hint=SAID)
-    for config in (TrainConfig(max_tokens=64), TrainConfig()):  # the newest is longer; none is
+    for config in (TrainConfig(max_tokens=64), TrainConfig(**ALL)):  # the newest is longer; none is
         assert shortened(base, sample, config) is sample
     one = rated(base, TALK[-1:], hint=SAID)
     assert shortened(base, one, TrainConfig(max_tokens=64)) is one
