@@ -52,14 +52,15 @@ def test_a_reply_whose_chat_was_deleted_elsewhere_is_asked_for_once(
     sockets: list[WebSocketRoute] = []
 
     def listen(socket: WebSocketRoute) -> None:
+        sockets.append(socket)
+        server = socket.connect_to_server()
+
         def pass_on(message: str | bytes) -> None:
             if json.loads(message)["type"] == "follow":
                 followed.append(message)
             server.send(message)
 
-        socket.on_message(pass_on)  # first: what is sent until then is passed on unseen
-        server = socket.connect_to_server()
-        sockets.append(socket)
+        socket.on_message(pass_on)
 
     page.route_web_socket("**/ws/chat/", listen)
     page.goto("/chat/")
