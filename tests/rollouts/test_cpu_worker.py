@@ -149,7 +149,7 @@ def test_many_adapters_of_few_tokens_are_left_to_vllm(
 
 
 def test_vllm_itself_still_takes_the_last_slot(kernels: Any, inputs_BH: Tensor) -> None:
-    """When this fails vLLM has mended it, and `cpu_worker` can go."""
+    """When this fails vLLM has mended it, and `for_adapters_alone` can go."""
     low_BR = torch.zeros(1, RANK)
     shrink = kernels.bgmv_shrink.__wrapped__
     shrink(inputs_BH[:1], slots(RANK, HIDDEN), low_BR, torch.tensor([BASE]), 1.0)

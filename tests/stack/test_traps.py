@@ -156,12 +156,12 @@ async def test_base_answers_as_itself_beside_adapters_in_every_slot(
 
 async def test_a_seed_is_kept_where_a_prompt_is_read_in_parts(engine: Engine) -> None:
     """Here a guard stands before the trap: without it the server ends."""
-    seeded = [SamplingParams(max_tokens=1, seed=n, temperature=1.0) for n in range(8)]
 
     async def reply_to(number: int) -> int:
         """The first word. Of so many such prompts a step of the server ends within one."""
         prompt = [Message(role="user", content=f"{number} and so on. " * 70)]
-        reply = await engine.generate(prompt, policy=BASE, params=seeded[number])
+        params = SamplingParams(max_tokens=1, seed=number, temperature=1.0)
+        reply = await engine.generate(prompt, policy=BASE, params=params)
         return reply.response_ids[0]
 
     beside = await asyncio.gather(*map(reply_to, range(8)))
