@@ -55,6 +55,7 @@ SWEPT = gettext_noop("has looked for what was left undone")
 WRITES = gettext_noop("replies being written: %(n)s")
 TRAINS = gettext_noop("training %(job)s")
 LOADS = gettext_noop("loading the model")
+READS_EXAMPLES = gettext_noop("reading examples of small talk, part %(n)s of %(of)s")
 CANNOT_TRAIN = gettext_noop("cannot train: %(why)s")
 READS = gettext_noop("reading what followed a reply")
 # Why base answered in a version's place
@@ -136,7 +137,7 @@ _GATE = (
 )
 _WITH_VALUES = (
     *(DIED, FAILED, BROKE, WENT_LIVE, NOT_SERVED, DISAGREES, READY, ATTEMPT, NOT_REACHED),
-    *(UNHEARD, LEARNED, TIME_UP, AS_ASKED, WRITES, TRAINS, CANNOT_TRAIN),
+    *(UNHEARD, LEARNED, TIME_UP, AS_ASKED, WRITES, TRAINS, CANNOT_TRAIN, READS_EXAMPLES),
     *(UNREADABLE, DEPLOYED_BY, ROLLED_BACK, NOT_THERE, NOT_LOADED, NOBODY_CAME, TOO_LONG, REFUSED),
     MESSAGE_TOO_LONG,
     *(EXPORTED, IMPORTED, SCORES, KNOWN, LEFT_OUT, LINE, MORE),
@@ -155,6 +156,11 @@ def said(text: str) -> str:
         if len(several) > 1 and None not in several:
             return joint.join(filter(None, several))
     return _(text) if text else ""
+
+
+def gets_ready(doing: str) -> bool:
+    """Whether who is at this will take work only when it is done."""
+    return doing == LOADS or _pattern(READS_EXAMPLES).fullmatch(doing) is not None
 
 
 def written(number: str) -> str:

@@ -8,9 +8,11 @@ the job is cancelled or the process should stop.
 from __future__ import annotations
 
 import logging
+import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,7 @@ from training.errors import NoSignal, TrainingError
 from training.gate import decide, measure, neutral_prompts, warm
 from training.optimizer import save_optimizer
 from training.probe import write_probe
-from training.small_talk import wish_probe
+from training.small_talk import AT_ONCE, examples, wish_probe
 from training.trainer import train
 from training.types import RATED, REANSWER, THUMBS, StepMetrics, TrainResult
 from training.way_back import step_back, way_measure
@@ -363,9 +365,15 @@ def warm_up() -> None:
     try:
         base = loaded_base()
         warm(base, neutral_prompts(), TrainConfig(rank=config().lora_rank))
-        wish_probe(base, base.model)
+        wish_probe(base, base.model, _reading())
     except TrainingError as exc:
         log.error("no job can train: %s", exc)  # it says all: no traceback
         doing(sentences.CANNOT_TRAIN % {"why": exc})
     else:
         doing(sentences.IDLE)
+
+
+def _reading() -> Callable[[], None]:
+    """Called before each part of the examples: says which one it is."""
+    parts, begun = math.ceil(len(examples()) / AT_ONCE), count(1)
+    return lambda: doing(sentences.READS_EXAMPLES % {"n": next(begun), "of": parts})

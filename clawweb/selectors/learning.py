@@ -303,13 +303,13 @@ def seconds_left(job: TrainingJob) -> float | None:
 def _waits_for(job: TrainingJob) -> str:
     """What a job that does not move is waiting for, in words; empty when it is not waiting."""
     if job.state == JobState.QUEUED:
-        busy = TrainingJob.objects.filter(
-            state__in=[JobState.LOADING, JobState.TRAINING, JobState.GATING]
-        ).exclude(pk=job.pk)
-        if busy.exists():
+        runs = [JobState.LOADING, JobState.TRAINING, JobState.GATING]
+        if TrainingJob.objects.filter(state__in=runs).exclude(pk=job.pk).exists():
             return _("the training worker, which is busy with another job")
-        if not workers("worker-gpu"):
+        if not (at := list(workers("worker-gpu").values_list("doing", flat=True))):
             return _("a training worker to start")
+        if all(map(sentences.gets_ready, at)):
+            return _("the training worker: %(doing)s") % {"doing": sentences.said(at[0])}
         return _("the training worker to take it")
     if job.state == JobState.DEPLOYING and job.phase != sentences.GOING_LIVE:
         return _("the model server, which does not answer")

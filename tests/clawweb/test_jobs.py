@@ -8,7 +8,7 @@ import pytest
 from django.db import OperationalError
 from django.utils import timezone
 
-from clawweb import training_run
+from clawweb import sentences, training_run
 from clawweb.config import config
 from clawweb.engine import base_hash
 from clawweb.models import (
@@ -28,7 +28,7 @@ from clawweb.selectors.learning import (
     versions_behind,
 )
 from clawweb.selectors.notes import notes_of
-from clawweb.services import chat, feedback, finishing, jobs, sessions
+from clawweb.services import chat, feedback, finishing, health, jobs, sessions
 from clawweb.services.errors import AlreadyTraining, LeaseLost, NothingReady
 from rollouts.types import BASE, Message
 from tests.factories import claimed_job, down, make_adapter, make_turn, rated, up
@@ -319,7 +319,11 @@ def test_cancelling_a_queued_job_ends_it_and_a_running_one_is_asked(alice):
 def test_a_queued_job_says_what_it_waits_for(alice):
     rated(alice, 1)
     job = jobs.queue_job(user=alice)
-    assert "worker" in job_json(job)["waits_for"]
+    assert job_json(job)["waits_for"] == "a training worker to start"
+    health.beat("worker-gpu@a", "worker-gpu", sentences.LOADS)
+    assert job_json(job)["waits_for"] == "the training worker: loading the model"
+    health.beat("worker-gpu@b", "worker-gpu", sentences.IDLE)
+    assert job_json(job)["waits_for"] == "the training worker to take it"
 
 
 def test_samples_dropped_by_the_trainer_keep_their_reason_whatever_becomes_of_the_job(alice):

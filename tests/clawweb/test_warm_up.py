@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from django.utils import translation
 
@@ -16,11 +18,21 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_worker_with_its_model_waits_for_work(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    for part in ("warm", "wish_probe"):
-        monkeypatch.setattr(training_run, part, lambda *_: seen.append(worker._doing[0]))
+
+    def probe(base: object, model: object, check: Callable[[], None]) -> None:
+        for _ in range(2):
+            check()
+            seen.append(worker._doing[0])
+
+    monkeypatch.setattr(training_run, "warm", lambda *_: seen.append(worker._doing[0]))
+    monkeypatch.setattr(training_run, "wish_probe", probe)
+    monkeypatch.setattr(training_run, "examples", lambda: [("Hello.", -1.0)] * 40)  # 32 in a part
     training_run.warm_up()
-    assert seen == [sentences.LOADS] * 2
+    reads = "reading examples of small talk, part"
+    assert seen == [sentences.LOADS, f"{reads} 1 of 2", f"{reads} 2 of 2"]
+    assert all(map(sentences.gets_ready, seen))
     assert worker._doing == [sentences.IDLE]
+    assert not sentences.gets_ready(sentences.IDLE)
 
 
 def test_what_is_wrong_with_the_base_is_said_from_the_start_on(
