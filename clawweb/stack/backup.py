@@ -10,11 +10,12 @@ import hashlib
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -167,9 +168,23 @@ def _place(source: Path, target: Path) -> None:
         shutil.move(source, target)
 
 
+def _has_no_tables(path: Path) -> bool:
+    """As any command leaves it that looked for rows before there was a database."""
+    if not path.is_file():
+        return False
+    try:
+        with closing(sqlite3.connect(path)) as database:
+            return database.execute("select count(*) from sqlite_master").fetchone() == (0,)
+    except sqlite3.DatabaseError:  # something else, or spoilt: not ours to remove
+        return False
+
+
 def _refuse_unless_empty(config: Config) -> None:
     # A write-ahead log that an older database has left would be played into the restored one.
     names = (SQLITE, f"{SQLITE}-wal") if connection.vendor == "sqlite" else ()
+    if names and _has_no_tables(config.var / SQLITE):
+        for name in (*names, f"{SQLITE}-shm"):
+            (config.var / name).unlink(missing_ok=True)
     there = [name for name in names if (config.var / name).exists()]
     folder = config.var / FOLDER
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -7,6 +7,7 @@ import json
 import shutil
 import sqlite3
 import zipfile
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -159,6 +160,34 @@ def test_postgres_own_programs_come_in_as_we_do(monkeypatch):
     assert (seen["PGSSLMODE"], seen["PGSSLROOTCERT"]) == ("verify-full", "/ca.pem")
     assert seen["PGPASSWORD"] == "secret"
     assert "secret" not in " ".join(seen["command"])
+
+
+@sqlite_alone
+def test_a_database_without_a_table_is_in_nobodys_way(file, version, empty):
+    """Any command makes one that is called before `restore`."""
+    empty.var.mkdir()
+    with closing(sqlite3.connect(empty.var / "clawweb.sqlite3")) as database:
+        database.execute("pragma journal_mode=wal")
+    backup.restore_backup(empty, file)
+    with closing(sqlite3.connect(empty.var / "clawweb.sqlite3")) as rows:
+        found = rows.execute("select name from clawweb_adapterversion").fetchall()
+    assert found == [(version.name,)]
+
+
+@sqlite_alone
+@pytest.mark.parametrize("table", [True, False])
+def test_a_database_of_others_or_no_database_stays_as_it_is(file, empty, table):
+    empty.var.mkdir()
+    there = empty.var / "clawweb.sqlite3"
+    if table:
+        with closing(sqlite3.connect(there)) as database:
+            database.execute("create table of_others (id integer)")
+    else:
+        there.write_bytes(b"a file that is no database" * 100)
+    before = there.read_bytes()
+    with pytest.raises(StackError, match="an empty folder"):
+        backup.restore_backup(empty, file)
+    assert there.read_bytes() == before
 
 
 @sqlite_alone
