@@ -13,7 +13,6 @@ from clawweb.api.auth import Scoped, caller
 from clawweb.selectors import agent as learned
 from clawweb.selectors.chat import session_of, turn_of
 from clawweb.selectors.forgetting import versions_that_learned_from
-from clawweb.selectors.learning import agent_status
 from clawweb.selectors.notes import notes_of
 from clawweb.services.accounts import pause_learning
 from clawweb.services.complaints import ask_again
@@ -41,7 +40,7 @@ def get_agent(request: HttpRequest) -> Any:
     user = caller(request)
     rates = learned.like_rates(user)
     return {
-        **agent_status(user),
+        **learned.agent_status(user),
         "rates": [
             {
                 "version": rate.version,

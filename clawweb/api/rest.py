@@ -28,6 +28,7 @@ from clawweb.problem import problem
 from clawweb.records import storable
 from clawweb.selectors import chat as chats
 from clawweb.selectors import learning
+from clawweb.selectors.agent import agent_status
 from clawweb.selectors.waiting import replies_before
 from clawweb.services import feedback, housekeeping, jobs, serving, versions
 from clawweb.services.errors import ServiceError
@@ -293,7 +294,7 @@ def list_reasons(request: HttpRequest) -> Any:
 @api.get("/status", auth=Scoped("read"), tags=["learning"])
 def get_status(request: HttpRequest) -> Any:
     """Which version answers, and how far the next training is."""
-    return learning.agent_status(caller(request))
+    return agent_status(caller(request))
 
 
 @api.post("/jobs", auth=Scoped("train"), response={202: Any}, tags=["learning"])

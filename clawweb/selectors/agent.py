@@ -6,22 +6,35 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db.models import Exists, Max, Min, OuterRef, QuerySet, Subquery
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from clawweb.models import (
+    ACTIVE_JOB,
     GONE_SAMPLE,
+    AdapterVersion,
     Event,
     SampleState,
+    TrainingJob,
     TrainingSample,
     Turn,
     User,
 )
 from clawweb.selectors.hints import answering_line
 from clawweb.selectors.inspector import newest_feedback
-from clawweb.selectors.learning import BULKY, NEWEST_VOTE
+from clawweb.selectors.learning import (
+    BULKY,
+    NEWEST_VOTE,
+    Waiting,
+    job_json,
+    live_adapter,
+    trained_on_from,
+)
+from clawweb.selectors.policy import quiet_words
+from clawweb.selectors.quotas import full_for_training
 
 Z = 1.96  # of a 95 % interval
 FEW = 10  # votes below which a share says nothing
@@ -54,6 +67,47 @@ def wilson(liked: int, votes: int) -> tuple[float, float]:
     middle = share + z2n / 2
     reach = Z * math.sqrt(share * (1 - share) / votes + z2n / (4 * votes))
     return max(0.0, (middle - reach) / (1 + z2n)), min(1.0, (middle + reach) / (1 + z2n))
+
+
+def agent_status(user: User) -> dict[str, Any]:
+    """The header's chip: which version answers and how far the next training is."""
+    live = live_adapter(user)
+    answers = trained_on_from(live)
+    job = TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).first()
+    waiting = Waiting(user)
+    return {
+        "version": answers.version if answers else 0,
+        "adapter": answers.name if answers else None,
+        "stands_aside": live.version if live and not answers else None,
+        "have": waiting.have,
+        "need": waiting.need,
+        "paused": user.learning_paused,
+        "held_up": full_for_training(user) or quiet_words(waiting.policy, waiting.have),
+        **_first_disliked(user, answers),
+        "job": job_json(job) if job else None,
+    }
+
+
+def _first_disliked(user: User, live: AdapterVersion | None) -> dict[str, int]:
+    """How many of the live version's first five rated replies were disliked, once three are; else
+    0. `struggles`, of those in chats of its own: reason enough to offer the way back. `in_older`,
+    of those in chats that another version began: its replies, which stand in the prompt, pull there
+    for a while what was learned (docs/LOG.md, In one chat)."""
+    # By the row, not by its number: what was brought in from elsewhere has numbers of its own.
+    before = Turn.objects.filter(session=OuterRef("session"), pk__lt=OuterRef("pk"))
+    others = before.filter(turn_type="main").exclude(adapter=live)
+    replies = Turn.objects.filter(session__user=user, adapter=live) if live else Turn.objects.none()
+    rated = (
+        replies.annotate(vote=Subquery(NEWEST_VOTE), in_older=Exists(others))
+        .exclude(vote=None)
+        .order_by("id")
+    )
+    counts = {}
+    for name, in_older in (("struggles", False), ("in_older", True)):
+        votes = rated.filter(in_older=in_older).values_list("vote", flat=True)[:5]
+        disliked = sum(vote == -1 for vote in votes)
+        counts[name] = disliked if disliked >= 3 else 0
+    return counts
 
 
 def like_rates(user: User) -> list[LikeRate]:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from asgiref.sync import async_to_sync
-from django.db.models import Count, OuterRef, QuerySet, Subquery
+from django.db.models import Count, OuterRef, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
@@ -16,7 +16,6 @@ from clawweb import sentences
 from clawweb.config import config
 from clawweb.engine import base_hash, get_engine
 from clawweb.models import (
-    ACTIVE_JOB,
     AdapterState,
     AdapterVersion,
     DropReason,
@@ -30,8 +29,8 @@ from clawweb.models import (
     Turn,
     User,
 )
-from clawweb.selectors.policy import batch_of, method_of, quiet_words, training_policy
-from clawweb.selectors.quotas import full_for_training, phase_seconds
+from clawweb.selectors.policy import batch_of, method_of, training_policy
+from clawweb.selectors.quotas import phase_seconds
 from clawweb.selectors.usable import usable_among
 from rollouts.errors import RolloutError
 from rollouts.types import BASE, Policy
@@ -211,39 +210,6 @@ def _receipt_words(sample: TrainingSample, state: str, count: dict[str, int] | N
         "withdrawn": _("taken back"),
         "erased": _("erased"),
     }.get(state, state)
-
-
-def agent_status(user: User) -> dict[str, Any]:
-    """The header's chip: which version answers and how far the next training is."""
-    live = live_adapter(user)
-    answers = trained_on_from(live)
-    job = TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).first()
-    waiting = Waiting(user)
-    return {
-        "version": answers.version if answers else 0,
-        "adapter": answers.name if answers else None,
-        "stands_aside": live.version if live and not answers else None,
-        "have": waiting.have,
-        "need": waiting.need,
-        "paused": user.learning_paused,
-        "held_up": full_for_training(user) or quiet_words(waiting.policy, waiting.have),
-        "struggles": struggles(user, answers),
-        "job": job_json(job) if job else None,
-    }
-
-
-def struggles(user: User, live: AdapterVersion | None) -> int:
-    """How many of the live version's first five rated replies were disliked, once three are; else
-    0. Reason enough to offer the way back."""
-    if live is None:
-        return 0
-    # By the row, not by its number: what was brought in from elsewhere has numbers of its own.
-    first = Turn.objects.filter(session__user=user, adapter=live).annotate(
-        vote=Subquery(NEWEST_VOTE)
-    )
-    votes = first.exclude(vote=None).order_by("id").values_list("vote", flat=True)[:5]
-    disliked = sum(vote == -1 for vote in votes)
-    return disliked if disliked >= 3 else 0
 
 
 def jobs_of(user: User) -> QuerySet[TrainingJob]:

@@ -22,7 +22,7 @@ from clawweb.selectors.chat import input_of, latest_feedback, with_labels
 from clawweb.selectors.comparisons import win_rates
 from clawweb.selectors.complaints import complaints_of, rechecks_by, tallies
 from clawweb.selectors.forgetting import learned_chats
-from clawweb.selectors.learning import Waiting, agent_status, live_adapter, receipt
+from clawweb.selectors.learning import Waiting, live_adapter, receipt
 from clawweb.selectors.notes import notes_of
 from clawweb.services.forgetting import erase_learning
 from clawweb.services.versions import clean_before
@@ -96,7 +96,7 @@ def _learned_context(user: User) -> dict[str, Any]:
     steps = [(_(name), count) for name, count in learned.funnel(user)]
     live = live_adapter(user)
     return {
-        "agent": agent_status(user),
+        "agent": learned.agent_status(user),
         "live": live,
         "clean": clean_before(live) if live and live.forgot_at else None,
         "rates": [_drawn(rate) for rate in rates],
@@ -142,6 +142,7 @@ def _rechecks_context(user: User) -> dict[str, Any]:
         "live": live,
         "tallies": tallies(user),
         "verdicts": [("second", _("Better")), ("tie", _("The same")), ("first", _("Worse"))],
+        "is_within_chats": any(turn.parent_id for turn in turns),
         "unasked": sum(turn.pk not in answers for turn in turns),
         "complaints": [
             {

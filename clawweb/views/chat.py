@@ -18,6 +18,7 @@ from django.views.decorators.http import require_safe
 
 from clawweb.models import ChatSession, Turn, User
 from clawweb.models.ids import is_number
+from clawweb.selectors.agent import agent_status
 from clawweb.selectors.chat import (
     active_reasons,
     outline,
@@ -33,7 +34,6 @@ from clawweb.selectors.comparisons import (
     open_comparison_in,
 )
 from clawweb.selectors.judging import is_judged_for
-from clawweb.selectors.learning import agent_status
 from clawweb.selectors.notes import stubborn_reasons
 
 LISTED = 60  # chats beside a chat at first, and at each step back

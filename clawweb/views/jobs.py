@@ -16,6 +16,7 @@ from django.views.decorators.http import require_safe
 from clawweb import disk
 from clawweb.config import config
 from clawweb.models import JobState, TrainingJob, User
+from clawweb.selectors.agent import agent_status
 from clawweb.selectors.chat import input_of
 from clawweb.selectors.console import (
     STATES,
@@ -30,7 +31,6 @@ from clawweb.selectors.console import (
 from clawweb.selectors.judging import judge_status
 from clawweb.selectors.learning import (
     BULKY,
-    agent_status,
     job_json,
     seconds_left,
     system_status,

@@ -17,9 +17,9 @@ from django.views.decorators.http import require_safe
 
 from clawweb.engine import base_hash, get_engine
 from clawweb.models import AdapterState, AdapterVersion, JobSample, TrainingSample, User
-from clawweb.selectors.agent import LikeRate, like_rates
+from clawweb.selectors.agent import LikeRate, agent_status, like_rates
 from clawweb.selectors.comparisons import win_rates
-from clawweb.selectors.learning import adapter_json, adapters_of, agent_status, fits
+from clawweb.selectors.learning import adapter_json, adapters_of, fits
 from clawweb.selectors.trials import trial_of
 from clawweb.sentences import said, written
 from rollouts.errors import RolloutError

@@ -23,6 +23,7 @@ export class Comparing {
     if (!fits) return;
     this.offer.querySelector(".offer-words").textContent =
       interpolate(gettext("Version %s of your agent answers from now on."), [version]);
+    this.offer.querySelector(".in-older").hidden = !turn.parent;
     this.offer.querySelector(".try").textContent =
       interpolate(gettext("Try your last question again with v%s"), [version]);
   }

@@ -21,6 +21,7 @@ from clawweb.models import (
 )
 from clawweb.selectors.agent import (
     LikeRate,
+    agent_status,
     funnel,
     like_rates,
     rated_turns,
@@ -28,7 +29,7 @@ from clawweb.selectors.agent import (
     wilson,
 )
 from clawweb.selectors.complaints import complaints_of
-from clawweb.selectors.learning import agent_status, live_adapter, receipt
+from clawweb.selectors.learning import live_adapter, receipt
 from clawweb.selectors.notes import notes_of
 from clawweb.services import feedback, jobs, retention
 from clawweb.services.accounts import pause_learning
@@ -291,26 +292,6 @@ def test_the_api_pauses_and_takes_back(client: Client, alice: User) -> None:
     assert client.get("/api/agent").json()["notes"] == []
 
 
-@pytest.mark.parametrize(
-    ("votes", "disliked"),
-    [
-        ("dd", 0),  # two are not enough
-        ("dud", 0),
-        ("dudd", 3),
-        ("ddddd", 5),
-        ("uuudddd", 0),  # two of the first five
-    ],
-)
-def test_a_version_whose_first_replies_are_disliked_offers_the_way_back(
-    alice: User, votes: str, disliked: int
-) -> None:
-    make_adapter(alice, 1, AdapterState.LIVE)
-    for vote in votes:
-        turn = make_turn(alice, version=1)
-        down(turn) if vote == "d" else up(turn)
-    assert agent_status(alice)["struggles"] == disliked
-
-
 def test_versions_of_another_installation_are_none_of_ours(alice: User) -> None:
     make_adapter(alice, 1, AdapterState.LIVE)
     for _ in range(3):
@@ -330,11 +311,6 @@ def test_a_version_that_does_not_fit_is_not_said_to_answer(
     page = client.get(address).content.decode()
     assert "v1 does not fit the model that is served" in page
     assert "Version 1 answers" not in page
-
-
-def test_the_base_model_offers_no_way_back(alice: User) -> None:
-    rated(alice, 5)
-    assert agent_status(alice)["struggles"] == 0
 
 
 def test_what_the_agents_history_tells_stays(alice: User, setting: Any) -> None:

@@ -17,7 +17,7 @@ from clawweb import disk, training_run
 from clawweb.config import config
 from clawweb.copies import copy_sqlite
 from clawweb.models import Feedback, JobState, TrainingJob, TransferState, Turn, User
-from clawweb.selectors.learning import agent_status
+from clawweb.selectors.agent import agent_status
 from clawweb.services import feedback, jobs, serving, transfers
 from clawweb.services.errors import DiskFull
 from clawweb.stack import backup

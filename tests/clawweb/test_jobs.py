@@ -19,8 +19,8 @@ from clawweb.models import (
     TrainingSample,
     Turn,
 )
+from clawweb.selectors.agent import agent_status
 from clawweb.selectors.learning import (
-    agent_status,
     held_back_samples,
     job_json,
     metric_points,

@@ -68,7 +68,7 @@ def test_a_page_says_it_and_when_to_come_back(
 
 def test_the_api_says_it(client: Client, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     client.force_login(alice)
-    monkeypatch.setattr("clawweb.api.rest.learning.agent_status", away)
+    monkeypatch.setattr("clawweb.api.rest.agent_status", away)
     answer = client.get("/api/status")
     assert (answer.status_code, answer["Retry-After"]) == (503, "5")
     assert answer.json()["title"] == "database_away"

@@ -11,7 +11,8 @@ from django.test import Client
 
 from clawweb.config import config
 from clawweb.models import AuditEvent, JobState, TrainingJob, TrainingPolicy, User
-from clawweb.selectors.learning import agent_status, receipt
+from clawweb.selectors.agent import agent_status
+from clawweb.selectors.learning import receipt
 from clawweb.selectors.policy import quiet_until
 from clawweb.services import finishing, jobs
 from tests.factories import claimed_job, rated

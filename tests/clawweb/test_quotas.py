@@ -11,8 +11,8 @@ from django.utils import timezone, translation
 
 from clawweb.models import AdapterState, ChatSession, TrainingJob, Turn, User
 from clawweb.selectors import quotas
+from clawweb.selectors.agent import agent_status
 from clawweb.selectors.effective import HIDDEN, effective
-from clawweb.selectors.learning import agent_status
 from clawweb.services import accounts, chat, erasure, housekeeping, jobs, serving
 from clawweb.services.errors import QuotaReached
 from clawweb.services.forgetting import erase_learning

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from clawweb.models import TrainingPolicy, Turn, User
-from clawweb.selectors.learning import agent_status, receipt
+from clawweb.selectors.agent import agent_status
+from clawweb.selectors.learning import receipt
 from clawweb.services import jobs
 from clawweb.services.errors import NothingReady
 from clawweb.training_run import sample_for
