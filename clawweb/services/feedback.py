@@ -125,7 +125,7 @@ def _merged(before: Feedback | None, changes: dict[str, Any], reply: str) -> dic
     for name, most in (("comment", MAX_COMMENT), ("correction", MAX_CORRECTION)):
         if changes.get(name) is not None:
             kept[name] = changes[name].strip()[:most]
-    if (changes.get("correction") or "").strip() == reply:
+    if (changes.get("correction") or "").strip() == reply != "":  # of a mere call there is no text
         kept["correction"] = ""
     explains = kept["reasons"] or kept["correction"]
     if explains and (kept["value"] is None or "value" not in changes):

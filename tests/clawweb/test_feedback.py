@@ -167,6 +167,16 @@ def test_who_writes_the_reply_itself_corrects_nothing(alice):
     assert said.correction == ""
 
 
+def test_what_was_wanted_instead_of_a_call_stays_when_more_is_said(alice):
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    turn = make_turn(alice, reply="", tool_calls=[call])
+    rate(turn, correction="Which of the two do you mean?")
+    rate(turn, reasons=["too_long"])
+    assert latest_feedback(turn).correction == "Which of the two do you mean?"
+    rate(turn, correction="")
+    assert latest_feedback(turn).correction == ""
+
+
 def test_a_correction_without_a_vote_is_a_vote_down(alice):
     rate(make_turn(alice), correction="Boil water, add tea.")
     sample = TrainingSample.objects.get()
