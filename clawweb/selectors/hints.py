@@ -7,7 +7,6 @@ wins.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 
 from django.db.models import Max, Q, QuerySet
 
@@ -78,18 +77,19 @@ def _holding() -> QuerySet[TrainingSample]:
 
 
 def replayed_samples(
-    version: AdapterVersion | None, samples: Iterable[TrainingSample], method: str
+    version: AdapterVersion | None, samples: Sequence[TrainingSample], method: str
 ) -> list[TrainingSample]:
     """Of what the version has learned: what a job on these samples is reminded of, never counted
-    again. The newest with a hint, which are answered anew, and the newest liked, which may be shown
-    to the teacher; where nothing was ever said, or by KTO, the newest thumbs: its steps rest on
-    them, too. By "combine" these beside the hints.
+    again. The newest with a hint that holds, which are answered anew, and the newest liked, which
+    may be shown to the teacher; where nothing was ever said, or by KTO, the newest thumbs: its
+    steps rest on them, too. By "combine" these beside the hints.
     """
     learned = learned_samples(version)
     liked = Q(reward__gt=0)
     hinted = Q(hint__gt="") | Q(correction__gt="") | (liked & ~Q(turn__prompted_hints=[]))
-    told = (row for row in learned.filter(hinted)[:LOOKED_AT] if row.teaches)
-    said = list(islice(told, REPLAYED))
+    told = [row for row in learned.filter(hinted)[:LOOKED_AT] if row.teaches]
+    over = put_aside(samples, told, version)  # else it would take the place of what still teaches
+    said = [row for row in told if row.pk not in over][:REPLAYED]
     if method in KTO or not (said or any(row.teaches for row in samples)):
         return list(learned.exclude(reward=None)[:THUMBS_REPLAYED])
     chosen = [*said, *learned.filter(liked)[:CANDIDATES]]

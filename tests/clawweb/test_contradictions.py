@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
-from clawweb.models import ChatSession, JobState, SampleState
+from clawweb.models import AdapterState, ChatSession, JobState, SampleState
 from clawweb.selectors.hints import MOST_CHARACTERS, hints_to_prompt
 from clawweb.selectors.learning import receipt
 from clawweb.selectors.notes import notes_of
@@ -22,6 +22,7 @@ from tests.factories import (
     make_turn,
     up,
 )
+from training.config import REPLAYED
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
 
@@ -144,6 +145,19 @@ def learned_by_live(user, *turns):
     live = make_adapter(user, 1, "live")
     for turn in turns:
         in_state(turn, SampleState.TRAINED, adapter=live)
+
+
+def test_what_was_contradicted_since_takes_no_place_of_what_still_teaches(alice):
+    version = make_adapter(alice, 1, AdapterState.LIVE)
+    still = [comment(alice, "Say hello.")]
+    for _ in range(REPLAYED):
+        down(turn := make_turn(alice, version=1), "too_short")
+        still.append(turn)
+    for turn in still:
+        in_state(turn, SampleState.TRAINED, adapter=version)
+    for _ in range(2):  # one may be held back for the gate
+        down(make_turn(alice, version=1), "too_long")
+    assert still[0] in trains(claimed_job(alice, method="opd"), "replay")
 
 
 def test_what_was_written_instead_is_replayed(alice):
