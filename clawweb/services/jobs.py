@@ -368,11 +368,9 @@ def cancel_job(job: TrainingJob) -> bool:
     with transaction.atomic():
         if queued.update(lease_token=str(uuid.uuid4())):
             job.refresh_from_db()
-            end_job(
-                job,
-                state=JobState.CANCELLED,
-                reason=gettext_noop("It was cancelled before it started."),
-            )
+            unbegun = gettext_noop("It was cancelled before it started.")
+            reason = sentences.CANCELLED if job.attempt else unbegun  # put back by its worker
+            end_job(job, state=JobState.CANCELLED, reason=reason)
             audit.record("cancel_job", job, before={"state": "queued"})
             return True
         running = TrainingJob.objects.filter(pk=job.pk, state__in=[*RUNNING, JobState.DEPLOYING])

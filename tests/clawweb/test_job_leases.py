@@ -151,6 +151,18 @@ def test_whose_settings_changed_since_a_job_was_queued_trains_nothing(alice):
     assert TrainingSample.objects.get().drop_reason == DropReason.CONSENT
 
 
+@pytest.mark.parametrize("begun", [True, False])
+def test_only_a_job_that_no_worker_has_begun_is_cancelled_before_it_started(alice, begun):
+    rated(alice, 1)
+    job = claimed_job(alice) if begun else jobs.queue_job(user=alice)
+    if begun:
+        jobs.put_back(job)
+    jobs.cancel_job(job)
+    job.refresh_from_db()
+    words = "It was cancelled." if begun else "It was cancelled before it started."
+    assert (job.state, job.reason) == (JobState.CANCELLED, words)
+
+
 def test_who_cancels_is_audited_with_what_the_job_was_at(alice):
     rated(alice, 1)
     jobs.cancel_job(jobs.queue_job(user=alice))
