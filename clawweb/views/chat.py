@@ -125,20 +125,32 @@ def own_session(user: User, name: str) -> ChatSession:
 def branch(turns: Sequence[dict[str, Any]], through: str | None = None) -> list[dict[str, Any]]:
     """The main turns from the first to the newest one; through a given turn when one is named."""
     main = [turn for turn in turns if turn["turn_type"] == "main"]
-    by_id = {turn["id"]: turn for turn in main}
+    by_id, before = {turn["id"]: turn for turn in main}, _main_before(turns)
     leaf = by_id.get(through or "") or (main[-1] if main else None)
     if leaf is None:
         return []
     if through in by_id:
-        newest = {turn["parent"]: turn for turn in main}  # the newest child of each
+        newest = {before[turn["id"]]: turn for turn in main}  # the newest child of each
         while leaf["id"] in newest:
             leaf = newest[leaf["id"]]
     path = []
     at: dict[str, Any] | None = leaf
     while at is not None:
         path.append(at)
-        at = by_id.get(at["parent"])
+        at = by_id.get(before[at["id"]] or "")
     return path[::-1]
+
+
+def _main_before(turns: Sequence[dict[str, Any]]) -> dict[str, str | None]:
+    """Of each turn the main one that it goes on from. Its parent may be none: who marks a turn in
+    the middle of a chat as background does not lose what was said before it."""
+    before: dict[str, str | None] = {}
+    nearest: dict[str | None, str | None] = {}  # of a turn itself, or of what stands before it
+    for turn in turns:  # parents come first
+        name, kind = turn["id"], turn["turn_type"]
+        before[name] = nearest.get(turn["parent"])
+        nearest[name] = name if kind == "main" else before[name]
+    return before
 
 
 def newest(path: Sequence[dict[str, Any]], named: str | None = None) -> tuple[list[str], bool]:

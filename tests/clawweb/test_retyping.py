@@ -134,6 +134,26 @@ def test_what_becomes_an_errand_is_not_judged_any_more(as_alice, alice, judge) -
     assert not turn.samples.exists()
 
 
+def test_what_stands_around_a_turn_that_becomes_an_errand_stays_in_its_chat(
+    as_alice, alice
+) -> None:
+    """Also of two such turns in a row, and of another branch."""
+    turns = [make_turn(alice, "question 0")]
+    for number in range(1, 5):
+        before = turns[-1]
+        turns.append(make_turn(alice, f"question {number}", session=before.session, parent=before))
+    other = make_turn(alice, "said otherwise", session=turns[0].session, parent=turns[3])
+    for turn in turns[1:3]:
+        retype(as_alice, turn, "side")
+    chat = reverse("chat_session", args=[other.session.public_id])
+    page, branch = as_alice.get(chat), as_alice.get(f"{chat}?turn={turns[3].public_id}")
+    shown = [turn["text"] for turn in page.context["turns"]]
+    assert shown == ["question 0", "question 3", "said otherwise"]
+    assert [turn["text"] for turn in branch.context["turns"]] == shown
+    part = as_alice.get(reverse("part_earlier", args=[turns[4].public_id]))
+    assert [turn["text"] for turn in part.context["turns"]] == ["question 0", "question 3"]
+
+
 @pytest.mark.parametrize("turn_type", ["middle", None, 1])
 def test_there_are_two_types(as_alice, alice, turn_type) -> None:
     assert retype(as_alice, make_turn(alice), turn_type).status_code == 422
