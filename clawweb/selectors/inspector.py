@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from itertools import groupby
 from typing import Any
 
@@ -84,7 +84,13 @@ def sessions_where(user: User, filters: Filters) -> QuerySet[ChatSession]:
 
 
 def _at(day: date, moment: time) -> datetime:
-    return timezone.make_aware(datetime.combine(day, moment))
+    """In UTC, as rows are asked for it. The first and the last day of the calendar, which UTC may
+    have no such hour of, begin and end there."""
+    said = datetime.combine(day, moment)
+    try:
+        return timezone.make_aware(said).astimezone(UTC)
+    except OverflowError:
+        return said.replace(tzinfo=UTC)
 
 
 def _fitting(turns: QuerySet[Turn], filters: Filters) -> QuerySet[Turn]:

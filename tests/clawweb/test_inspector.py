@@ -181,6 +181,18 @@ def test_what_the_address_says_wrongly_is_said_to_be_wrong(
     assert "about rain" in html  # it asks for nothing then
 
 
+@pytest.mark.parametrize(
+    ("ahead", "query"), [("60", "since=0001-01-01"), ("-300", "until=9999-12-31")]
+)
+def test_the_ends_of_the_calendar_are_days_wherever_the_browser_is(
+    as_alice: Client, alice: User, ahead: str, query: str
+) -> None:
+    """In UTC it is the year before the first by then, or the one after the last."""
+    make_turn(alice, "about rain")
+    as_alice.cookies["ahead"] = ahead
+    assert "about rain" in as_alice.get(f"/sessions/?{query}").content.decode()
+
+
 # Saved views
 
 
