@@ -81,8 +81,16 @@ class ConsentForm(forms.Form):
             del self.fields["judge_elsewhere"]  # nobody is asked what does not arise
 
 
+class Lines(forms.CharField):
+    """Lines that end as the browser's box counts them, and as the model is told them: a form sends
+    two characters for each."""
+
+    def to_python(self, value: Any) -> str:
+        return str(super().to_python(value)).replace("\r\n", "\n")
+
+
 class AskingForm(forms.Form):
-    instructions = forms.CharField(
+    instructions = Lines(
         label=_("Standing instructions"),
         help_text=_(
             "Your agent reads them above every chat: who you are, how you like to be answered. "

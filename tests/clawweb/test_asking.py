@@ -232,6 +232,19 @@ def test_the_settings_page_keeps_what_is_set(client: Client, alice: User, bob: U
     assert (alice.instructions, alice.reply_length, alice.temperature) == ("", "", None)
 
 
+def test_lines_of_instructions_end_as_in_the_box(client: Client, alice: User) -> None:
+    """A browser sends two characters for a line's end, of which the box has counted one."""
+    client.force_login(alice)
+    lines = ["Be kind.", *["x" * 99] * 19]
+    form = {"instructions": "\r\n".join(lines), "reply_length": "", "temperature": ""}
+    while len(form["instructions"].replace("\r", "")) < 2000:
+        form["instructions"] += "x"
+    assert client.post("/settings/asking/", form).status_code == 302
+    alice.refresh_from_db()
+    assert alice.instructions.startswith("Be kind.\nxxx")
+    assert len(alice.instructions) == 2000
+
+
 @pytest.mark.parametrize(
     "wrong", [{"temperature": "2"}, {"reply_length": "huge"}, {"instructions": "x" * 2001}]
 )
