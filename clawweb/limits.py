@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from clawweb import valkey
 from clawweb.config import config
 from clawweb.models import ApiKey
@@ -177,9 +179,9 @@ def note_wrong_key(address: str) -> None:
 
 
 def note_attempt(what: str, address: str, most: int) -> None:
-    """Count an attempt at something from this address; Refused after `most` in a minute."""
-    words = "There were too many tries from your address. Wait a minute."
-    _note(what, address, most, words)
+    """Count an attempt at something from this address, or at this name; Refused, in words for who
+    reads the page, after `most` in a minute."""
+    _note(what, address, most, _("There were too many tries. Wait a minute."))
 
 
 def _from(address: str) -> str:

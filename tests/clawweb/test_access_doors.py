@@ -150,6 +150,10 @@ def test_too_many_tries_are_told_to_wait(
     found = [client.post("/signin/", wrong, REMOTE_ADDR=at) for at in (here, next_door)]
     assert [response.status_code for response in found[-2:]] == [200, 429]
     assert int(found[-1]["Retry-After"]) >= 1
+    german = {"REMOTE_ADDR": here, "HTTP_ACCEPT_LANGUAGE": "de"}
+    assert (
+        "Das waren zu viele Versuche." in client.post("/signin/", wrong, **german).content.decode()
+    )
     assert client.post("/signin/", wrong, REMOTE_ADDR=elsewhere).status_code == 200
 
 
