@@ -381,6 +381,10 @@ def test_the_settings_page_shows_what_a_key_may_ask_for(client: Client, hers: Ap
     assert "600 requests a minute" in page
     assert "5000 tokens a minute" in page
     assert "requests at once" not in page
+    ApiKey.objects.update(requests_per_minute=1, tokens_per_minute=1, concurrent=1)
+    for language, words in (("en", "1 request at once"), ("de", "1 Anfrage pro Minute")):
+        page = client.get("/settings/", headers={"Accept-Language": language}).content.decode()
+        assert words in page
 
 
 def test_an_admin_sets_a_keys_limits_and_nothing_else_of_it(
