@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from django.db.models import Count, Exists, Func, Manager, OuterRef, Q, QuerySet, TextField
+from django.db.models import (
+    CharField,
+    Count,
+    Exists,
+    Func,
+    Manager,
+    OuterRef,
+    Q,
+    QuerySet,
+    TextField,
+)
+from django.db.models.lookups import IContains
 from django.utils.translation import gettext as _
 
 from clawweb import sentences, valkey
@@ -46,6 +57,19 @@ def turns_holding(turns: QuerySet[Turn], words: str) -> QuerySet[Turn]:
     """Those in which somebody or the agent says the words."""
     asked = turns.alias(words_asked=Said("input_messages"))
     return asked.filter(Q(reply__icontains=words) | Q(words_asked__icontains=words))
+
+
+@CharField.register_lookup
+@TextField.register_lookup
+class InAnyCase(IContains):
+    """Whether a text holds words, in capitals or not. SQLite's LIKE knows that of ASCII's letters
+    alone: for words with others each text is read in small ones (`lower_all`, clawweb/apps.py)."""
+
+    def as_sqlite(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+        if not isinstance(self.rhs, str) or self.rhs.isascii():
+            return super().as_sql(compiler, connection)
+        text, values = self.process_lhs(compiler, connection)
+        return f"instr(lower_all({text}), %s) > 0", [*values, self.rhs.lower()]
 
 
 class Said(Func):

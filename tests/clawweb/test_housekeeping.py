@@ -152,14 +152,17 @@ def test_a_chat_that_is_had_back_while_others_are_erased_stays(
     assert ChatSession.objects.filter(user=alice, deleted_at=None).count() == 1
 
 
-@pytest.mark.parametrize("words", ["coffee", "COFFEE", "grüße", "beans are", 'say "hi"'])
+@pytest.mark.parametrize(
+    "words", ["coffee", "COFFEE", "grüße", "ÄRZTE", "ärzte", "жду", "beans are", 'say "hi"']
+)
 def test_chats_are_found_by_name_question_and_reply(alice: User, bob: User, words: str) -> None:
-    turn = make_turn(alice, "How is Coffee made? Grüße", reply='The beans are roasted. say "hi"')
+    """By letters of all scripts in capitals or not; and a name that nobody said in the chat."""
+    reply = 'The beans are roasted. Жду. say "hi"'
+    turn = make_turn(alice, "How is Coffee made? Grüße", reply=reply)
+    housekeeping.edit_session(turn.session, title="Ärzte")
     make_turn(alice, "Something else")
     make_turn(bob, "How is Coffee made?", reply="The beans are roasted.")
     found = list(sessions_with(alice, words))
-    if words == "grüße":  # SQLite ignores case in ASCII alone
-        found = found or list(sessions_with(alice, "Grüße"))
     assert [session.pk for session in found] == [turn.session_id]
 
 
