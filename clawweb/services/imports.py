@@ -221,7 +221,8 @@ class Import:
             name=session_name,
             messages=said.messages,  # type: ignore[arg-type]  # checked to be messages
         )
-        self.report.sessions += ChatSession.objects.filter(user=self.user).count() - sessions
+        is_new = ChatSession.objects.filter(user=self.user).count() > sessions
+        self.report.sessions += is_new
         public_id = self._turn_names(name, at.session)[-1]
         row = Turn(
             public_id=public_id,
@@ -241,6 +242,10 @@ class Import:
             text = next((m["content"] for m in at.messages if m["role"] == "user"), "")
             at.session.title = " ".join(text.split())[:TITLE_CHARS]
             at.session.save(update_fields=["title"])
+        if said.at is not None and is_new:
+            _set_times(at.session, created_at=said.at, updated_at=said.at)
+        elif said.at is not None:
+            _set_times(at.session, updated_at=max(at.session.updated_at, said.at))
 
     def _openclaw_score(self, line: Line) -> None:
         """A judge's score of a turn that came in before; it needs the turn that followed."""

@@ -42,6 +42,8 @@ def test_openclaws_records_come_in_as_conversations(alice: User) -> None:
     assert second.input_messages == [{"role": "user", "content": "Bye"}]
     assert second.created_at.isoformat() == "2026-03-14T10:02:00+00:00"
     assert second.session.title == "Hi"
+    session = ChatSession.objects.get()  # in use when its turns were, not when the file came in
+    assert (session.created_at, session.updated_at) == (first.created_at, second.created_at)
     assert (second.response_ids, second.logprobs) == (None, None)
 
 
