@@ -202,11 +202,13 @@ class Reign:
 
 
 def reigns(user: User) -> list[Reign]:
-    """What answered when, from the user's first message on, oldest first; empty before the first
-    version."""
+    """What answered when, from the user's first message here on, oldest first; empty before the
+    first version."""
     rows = Event.objects.filter(user=user, kind__in=["adapter_live", "adapter_rolled_back"])
     moves = rows.filter(adapter__isnull=False).order_by("id").select_related("adapter")
-    first = Turn.objects.filter(session__user=user).aggregate(Min("created_at"))["created_at__min"]
+    # What was brought in says no template: another installation answered it.
+    here = Turn.objects.filter(session__user=user).exclude(template_hash="")
+    first = here.aggregate(Min("created_at"))["created_at__min"]
     found: list[Reign] = []
     version, since = 0, first
     for move in moves:

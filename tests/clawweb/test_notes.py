@@ -26,6 +26,7 @@ from clawweb.selectors.notes import Effect, notes_of, stubborn_reasons
 from clawweb.services import feedback
 from clawweb.services.notes import take_back_note
 from tests.factories import down, make_adapter, make_turn, up
+from tests.recorded import brought_in
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
 
@@ -322,6 +323,17 @@ def test_reigns_follow_each_other(alice: User) -> None:
     ]
     assert found[-1].until is None
     assert all(a.until <= b.since for a, b in pairwise(found))
+
+
+def test_what_came_in_from_elsewhere_was_answered_by_nobody_here(alice: User) -> None:
+    long_ago = (timezone.now() - timedelta(days=900)).isoformat()
+    session = {"type": "session", "version": 1, "id": "s"}
+    turn = {"type": "turn", "version": 1, "id": "t", "session": "s", "reply": "an old reply"}
+    brought_in(alice, [session, {**turn, "created_at": long_ago, "finished_at": long_ago}])
+    first = make_turn(alice)
+    event(make_adapter(alice, 1), "live", 10)
+    base, _v1 = reigns(alice)
+    assert (base.version, base.since) == (0, first.created_at)
 
 
 def test_without_versions_there_is_no_timeline(alice: User, bob: User) -> None:
