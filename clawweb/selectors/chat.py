@@ -259,6 +259,11 @@ def active_reasons() -> QuerySet[FeedbackReason]:
     return FeedbackReason.objects.filter(active=True)
 
 
+def all_reasons() -> QuerySet[FeedbackReason]:
+    """Then those that are in use no more: who ticked one may still say more, or untick it."""
+    return FeedbackReason.objects.order_by("-active", "position", "id")
+
+
 def feedback_json(row: Feedback | None) -> dict[str, Any] | None:
     if row is None:
         return None

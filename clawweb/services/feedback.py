@@ -28,7 +28,7 @@ from clawweb.models import (
     User,
 )
 from clawweb.records import FeedbackLine
-from clawweb.selectors.chat import latest_feedback, messages_for
+from clawweb.selectors.chat import messages_for
 from clawweb.selectors.hints import undisputed_samples
 from clawweb.services.errors import Contradiction, NothingToRate, NotRecorded, UnknownReason
 from clawweb.turn_types import MAIN, OWNER
@@ -62,8 +62,9 @@ def rate_turn(
     turn = (
         Turn.objects.select_for_update(of=("self",)).select_related("session__user").get(pk=turn.pk)
     )
-    before = latest_feedback(turn)
-    said = _merged(before, changes, turn.reply.strip())
+    rows = list(turn.feedback.order_by("pk"))
+    before = rows[-1] if rows else None
+    said = _merged(rows, changes, turn.reply.strip())
     says_nothing = before is None and not any(said[name] for name in GIVEN)
     if says_nothing and not turn.samples.exists():  # a judge's is taken back by that
         return None
@@ -110,18 +111,19 @@ def take_over(*, turn: Turn, author: User, said: Sequence[FeedbackLine]) -> None
         _replace_sample(turn, row)
 
 
-def _merged(before: Feedback | None, changes: dict[str, Any], reply: str) -> dict[str, Any]:
+def _merged(rows: Sequence[Feedback], changes: dict[str, Any], reply: str) -> dict[str, Any]:
     """The new row's fields: the last row's, with what was said now. Who writes the reply itself
     corrects nothing."""
     kept: dict[str, Any] = {"value": None, "reasons": [], "comment": "", "correction": ""}
-    if before is not None:
-        kept = {name: getattr(before, name) for name in GIVEN}
+    if rows:
+        kept = {name: getattr(rows[-1], name) for name in GIVEN}
     if "value" in changes and changes["value"] != kept["value"]:
         if kept["value"] is not None:  # what came before the vote explains it
             kept = {"reasons": [], "comment": "", "correction": ""}
         kept["value"] = changes["value"]
     if changes.get("reasons") is not None:
-        kept["reasons"] = _reasons(changes["reasons"], kept["reasons"])
+        once = [reason for row in rows for reason in row.reasons]
+        kept["reasons"] = _reasons(changes["reasons"], kept["reasons"], once)
     for name, most in (("comment", MAX_COMMENT), ("correction", MAX_CORRECTION)):
         if changes.get(name) is not None:
             kept[name] = changes[name].strip()[:most]
@@ -140,11 +142,15 @@ def _merged(before: Feedback | None, changes: dict[str, Any], reply: str) -> dic
     return kept
 
 
-def _reasons(slugs: Sequence[str], said: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+def _reasons(
+    slugs: Sequence[str], said: Sequence[dict[str, str]], once: Sequence[dict[str, str]]
+) -> list[dict[str, str]]:
     """The chips with the hints they stand for now, so that a later edit does not rewrite history;
-    what was `said` before stays as it was, in use by now or not."""
-    known = {reason["slug"]: reason for reason in said}
+    what was `said` before stays as it was, in use by now or not. What was said `once`, and is not
+    in use any more, can be had back."""
     rows = {row.slug: row for row in FeedbackReason.objects.filter(active=True)}
+    known = {reason["slug"]: reason for reason in once if reason["slug"] not in rows}
+    known |= {reason["slug"]: reason for reason in said}
     unknown = [slug for slug in slugs if slug not in rows and slug not in known]
     if unknown:
         raise UnknownReason(

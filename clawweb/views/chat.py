@@ -20,7 +20,7 @@ from clawweb.models import ChatSession, Turn, User
 from clawweb.models.ids import is_number
 from clawweb.selectors.agent import agent_status
 from clawweb.selectors.chat import (
-    active_reasons,
+    all_reasons,
     outline,
     session_of,
     sessions_of,
@@ -63,7 +63,7 @@ def chat(request: HttpRequest, session_id: str | None = None) -> HttpResponse:
             "temporary": session.temporary if session else request.GET.get("temporary") == "1",
             "turns": turns,
             "has_earlier": has_earlier,
-            "reasons": active_reasons(),
+            "reasons": all_reasons(),
             "stubborn": stubborn_reasons(request.user),
             **listed(request.user),
             "agent": agent_status(request.user),

@@ -30,7 +30,7 @@ from clawweb.models import (
 from clawweb.models.ids import is_number
 from clawweb.records import write_line
 from clawweb.selectors.chat import (
-    active_reasons,
+    all_reasons,
     begins_anew,
     blind_turns,
     feedback_json,
@@ -144,7 +144,7 @@ def session(request: HttpRequest, session_id: str) -> HttpResponse:
         "page": page,
         "turns": facts,
         "ticks": ticks_of(row, PER_PAGE),
-        "reasons": active_reasons(),
+        "reasons": all_reasons(),
         "stubborn": stubborn_reasons(request.user),
         "versions": usable_versions(request.user),
     }

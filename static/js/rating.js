@@ -116,6 +116,7 @@ export class Rating {
     const { comment, correction } = this.strip.elements;
     for (const box of this.strip.querySelectorAll("[name=reason]")) {
       box.checked = feedback?.reasons?.includes(box.value) ?? false;
+      box.parentElement.hidden &&= !box.checked; // hidden: in use no more
     }
     comment.value = feedback?.comment ?? "";
     if (feedback?.correction) {
@@ -125,12 +126,11 @@ export class Rating {
   }
 
   content() {
-    const { comment } = this.strip.elements;
     const chosen = this.strip.querySelectorAll("[name=reason]:checked");
     return {
       value: -1,
       reasons: [...chosen].map((box) => box.value),
-      comment: comment.value.trim(),
+      comment: this.strip.elements.comment.value.trim(),
       correction: correctionIn(this.strip),
     };
   }

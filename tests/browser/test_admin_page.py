@@ -4,7 +4,7 @@ where each setting comes from."""
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Look
 
@@ -37,6 +37,40 @@ def test_a_reason_is_added_and_is_a_chip_in_the_chat(look: Look) -> None:
     expect(page.get_by_text("was added successfully")).to_be_visible()
     chat = look("wren", "/chat/")
     assert "No jokes" in chat.locator("#strip-template").evaluate("each => each.innerHTML")
+
+
+def test_a_reason_that_is_retired_stays_with_those_who_ticked_it(look: Look) -> None:
+    """Who looks at what they said about such a reply loses it only by unticking it."""
+    chat = look("ada", "/chat/")
+    session, name, slug = ticked(chat)
+    page = look("root", "/admin/clawweb/feedbackreason/")
+    row = page.get_by_role("row").filter(has=page.get_by_text(slug, exact=True))
+    row.get_by_role("checkbox", name="Active").uncheck()
+    page.get_by_role("button", name="Save").press("Enter")
+    expect(page.get_by_text("was changed successfully.")).to_be_visible()
+
+    chat.goto(f"/chat/{session}/?turn={name}")
+    turn = chat.locator(f"#{name}")
+    turn.get_by_role("button", name="Change what you said").click()
+    box = turn.locator(f".strip [value={slug}]")
+    expect(box).to_be_visible()
+    expect(box).to_be_checked()
+    turn.get_by_role("button", name="Done").click()
+    expect(turn.locator(".strip")).to_have_count(0)
+    assert slug in chat.request.get(f"/api/turns/{name}").json()["feedback"]["reasons"]
+    hidden = "([each, slug]) => each.content.querySelector(`[value=${slug}]`).parentElement.hidden"
+    assert chat.evaluate(hidden, [chat.locator("#strip-template").element_handle(), slug])
+    row.get_by_role("checkbox", name="Active").check()
+    page.get_by_role("button", name="Save").press("Enter")
+
+
+def ticked(page: Page) -> tuple[str, str, str]:
+    """A chat, one of its turns, and a reason that was ticked there."""
+    for session in page.request.get("/api/sessions").json()["items"]:
+        for turn in page.request.get(f"/api/sessions/{session['id']}").json()["turns"]:
+            if turn["turn_type"] == "main" and (turn["feedback"] or {}).get("reasons"):
+                return session["id"], turn["id"], turn["feedback"]["reasons"][0]
+    raise AssertionError("nobody has ticked a reason")
 
 
 def test_a_key_may_ask_for_less_and_its_owner_sees_it(look: Look) -> None:

@@ -324,6 +324,12 @@ def test_a_reason_that_is_not_in_use_any_more_stays_where_it_was_ticked(alice):
     before = latest_feedback(turn).reasons
     rate(turn, reasons=["too_long", "too_formal", "no_lists"])
     assert latest_feedback(turn).reasons[:2] == before
+    rate(turn, value=1)  # clears them; "Undo" has them back
+    rate(turn, value=-1, reasons=["too_long", "too_formal"])
+    assert latest_feedback(turn).reasons == [
+        {"slug": "too_long", "hint": "Other words."},
+        before[1],
+    ]
     with pytest.raises(UnknownReason, match="too_formal"):
         rate(make_turn(alice), reasons=["too_formal"])
 
