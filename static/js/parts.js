@@ -33,6 +33,14 @@ function isInUse(element) {
   return element.contains(pressed) || (isWriting && element.contains(activeElement));
 }
 
+// What somebody has closed stays so, though it comes anew open, as the tests of a refused version do.
+const shut = new Set(); // ids of details
+document.addEventListener("toggle", ({ target }) => {
+  if (!target.id || !target.matches("[data-part] details")) return;
+  if (target.open) shut.delete(target.id);
+  else shut.add(target.id);
+}, true);
+
 export function refresh(element) {
   if (waiting.has(element)) return;
   waiting.set(element, setTimeout(async () => {
@@ -95,6 +103,10 @@ function swap(element, html) {
   for (const id of open) {
     const details = document.getElementById(id);
     if (details) details.open = true;
+  }
+  for (const id of shut) {
+    const details = element.querySelector(`[id="${id}"]`);
+    if (details) details.open = false;
   }
   for (const { id, value } of chosen) {
     const select = document.getElementById(id);

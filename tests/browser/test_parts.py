@@ -170,6 +170,23 @@ def test_a_name_that_is_being_written_stays(look: Look) -> None:
     expect(row.get_by_role("link")).to_be_visible()
 
 
+def test_what_was_closed_stays_closed(look: Look) -> None:
+    """The tests of a refused version are open until somebody has read them."""
+    page = look("wren", "/adapters/")
+    connected(page)
+    tests = page.locator("details[open]").first
+    name = tests.get_attribute("id")
+    tests.get_by_text("How it was tested").press("Enter")
+    closed = page.locator(f"#{name}:not([open])")
+    closed.evaluate("each => { each.dataset.old = ''; }")
+    page.evaluate(NUDGE, ["adapter", None])
+    expect(page.locator("[data-old]")).to_have_count(0)
+    expect(closed).to_have_count(1)
+    closed.get_by_text("How it was tested").press("Enter")
+    page.evaluate(NUDGE, ["adapter", None])
+    expect(page.locator(f"#{name}[open]")).to_have_count(1)
+
+
 def test_what_was_chosen_stays_chosen(look: Look) -> None:
     page = look("ada", "/adapters/")
     share = page.get_by_label("answer a part of your chat").first
