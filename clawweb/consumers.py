@@ -23,7 +23,14 @@ from clawweb.models import ChatSession, Turn, User
 from clawweb.orm import in_db
 from clawweb.records import storable
 from clawweb.selectors.access import lacks_second_factor
-from clawweb.selectors.chat import session_json, session_of, turn_json, turn_of
+from clawweb.selectors.chat import (
+    begins_anew,
+    input_of,
+    session_json,
+    session_of,
+    turn_json,
+    turn_of,
+)
 from clawweb.sentences import counted
 from clawweb.services import chat
 from clawweb.services.browsers import still_signed_in
@@ -175,7 +182,8 @@ class ChatConsumer(NudgeConsumer):
             return known  # the browser sends again what it cannot know to have arrived
         if content.get("edits"):  # said again in other words: a sibling
             edited = turn_of(self.user, str(content["edits"]))
-            return self._opened(content, text, edited.session, edited.parent)
+            said = _said_otherwise(edited, text)
+            return self._opened(content, said, edited.session, edited.parent)
         name = content.get("session")
         if name:
             session = session_of(self.user, str(name))
@@ -188,17 +196,21 @@ class ChatConsumer(NudgeConsumer):
             parent = session.turns.filter(turn_type="main").order_by("-id").first()
         if parent is not None and parent.session_id != session.pk:
             raise ServiceError(_("That reply belongs to another chat."))
-        return self._opened(content, text, session, parent)
+        return self._opened(content, [Message(role="user", content=text)], session, parent)
 
     def _opened(
-        self, content: dict[str, Any], text: str, session: ChatSession, parent: Turn | None
+        self,
+        content: dict[str, Any],
+        messages: list[Message],
+        session: ChatSession,
+        parent: Turn | None,
     ) -> Turn:
         if parent is not None and not parent.is_finished:
             raise ServiceError(_("The last reply is still being written. Stop it or wait for it."))
         return chat.open_turn(
             session=session,
             parent=parent,
-            messages=[Message(role="user", content=text)],
+            messages=messages,
             client_id=_client_id(content),
         )
 
@@ -265,6 +277,14 @@ class ChatConsumer(NudgeConsumer):
             await self.send_json(message)
         except (OSError, RuntimeError) as exc:  # the server's words for a closed socket
             raise asyncio.CancelledError from exc
+
+
+def _said_otherwise(edited: Turn, text: str) -> list[Message]:
+    """The turn's message in other words, after what its program had said before it, above all its
+    system message: none of that is on the page to be edited."""
+    said = [] if begins_anew(edited) else input_of(edited)
+    places = [i for i, message in enumerate(said) if message["role"] == "user"]
+    return [*said[: max(places, default=0)], Message(role="user", content=text)]
 
 
 def _refusal(content: Any, message: str) -> dict[str, Any]:

@@ -142,6 +142,21 @@ async def test_a_message_said_in_other_words_makes_a_sibling(alice, engine, valk
     assert (first.parent_id, first.session_id) == (None, root.session_id)
 
 
+async def test_what_a_program_said_before_a_message_stays_when_it_is_said_in_other_words(
+    alice, engine, valkey_server
+):
+    turn = await in_db(make_turn, alice, "Hallo", source="api")
+    system, seen = ({"role": role, "content": "Arr."} for role in ("system", "user"))
+    turn.input_messages = [system, seen, *turn.input_messages]
+    await in_db(turn.save)
+    async with generating(), connected(alice) as chat:
+        said = {"type": "send", "edits": turn.public_id, "text": "Hello", "client_id": "c1"}
+        await chat.send_json(said)
+        await until(chat, "done")
+    edited = await in_db(Turn.objects.get, client_id="c1")
+    assert edited.input_messages == [system, seen, {"role": "user", "content": "Hello"}]
+
+
 async def test_nobody_edits_anothers_message(alice, bob, valkey_server):
     turn = await in_db(make_turn, alice, "mine")
     async with connected(bob) as chat:
