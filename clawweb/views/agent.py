@@ -138,6 +138,8 @@ def _rechecks_context(user: User) -> dict[str, Any]:
     live = live_adapter(user)
     turns = list(complaints_of(user, live))
     answers = rechecks_by(live, turns) if live else {}
+    said = {turn.pk: latest_feedback(turn) for turn in turns}
+    with_labels([row for row in said.values() if row])
     return {
         "live": live,
         "tallies": tallies(user),
@@ -148,7 +150,7 @@ def _rechecks_context(user: User) -> dict[str, Any]:
             {
                 "turn": turn,
                 "text": text_of(input_of(turn)),
-                "said": latest_feedback(turn),
+                "said": said[turn.pk],
                 "then": learned.version_name(turn.version),
                 "recheck": answers.get(turn.pk),
             }

@@ -14,7 +14,7 @@ from clawweb.services import housekeeping
 from clawweb.services.comparisons import decide
 from clawweb.services.complaints import ask_again
 from clawweb.services.errors import CannotCompare
-from tests.factories import down, make_adapter, make_turn, up
+from tests.factories import down, hint_of, make_adapter, make_turn, up
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
 
@@ -143,3 +143,13 @@ def test_the_page_goes_from_asking_to_a_verdict(client: Client, learner: User, b
     other = client.post("/api/agent/rechecks", {"turn": turn.public_id}, content_type=json)
     assert other.status_code == 404
     assert client.post("/api/agent/rechecks", content_type=json).status_code == 409
+
+
+def test_what_was_said_stands_there_as_it_was_ticked(client: Client, learner: User) -> None:
+    """Not as the English hint that a teacher is given."""
+    disliked(learner)
+    client.force_login(learner)
+    page = client.get("/agent/", headers={"Accept-Language": "de"}).content.decode()
+    said = page.partition('id="rechecks-h"')[2].partition('class="sides"')[0]
+    assert "Zu lang" in said
+    assert hint_of("too_long") not in said
