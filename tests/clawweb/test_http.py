@@ -144,3 +144,22 @@ async def test_what_takes_a_session_is_no_other_pages(setting):
     asked = {"Origin": "https://chat.example", **ASKS}
     before = await AsyncClient().options("/api/sessions", headers=asked)
     assert "Access-Control-Allow-Origin" not in before
+
+
+NUL = [
+    *("/chat/%00/", "/sessions/%00/", "/jobs/%00/", "/parts/turns/%00/", "/parts/earlier/%00/"),
+    *("/api/sessions/%00", "/api/turns/%00", "/api/jobs/%00", "/api/exports/%00"),
+]
+
+
+@pytest.mark.db
+@pytest.mark.parametrize("address", NUL)
+def test_nothing_is_called_by_a_name_that_no_database_holds(alice, client, address):
+    client.force_login(alice)
+    assert client.get(address).status_code == 404
+
+
+@pytest.mark.db
+def test_what_no_database_holds_is_asked_for_as_what_stands_for_it(alice, client):
+    client.force_login(alice)
+    assert client.get("/parts/sessions/?q=a%00b").context["words"] == "a\ufffdb"
