@@ -13,7 +13,7 @@ from typing import Any
 from allauth.usersessions.models import UserSession
 from django.conf import settings
 from django.db import DatabaseError
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import resolve
 from django.utils import timezone
@@ -149,7 +149,6 @@ class Waiting(MiddlewareMixin):
     def process_view(
         self, request: HttpRequest, view: Any, args: Any, kwargs: Any
     ) -> HttpResponse | None:
-        _make_storable(request)
         match = request.resolver_match
         name = match.url_name if match and not match.namespaces else None
         note_seen(request)
@@ -165,17 +164,6 @@ class Waiting(MiddlewareMixin):
         admins = User.objects.filter(is_superuser=True, is_active=True).order_by("id")
         context = {"user": None, "waiting": user, "admins": [str(row) for row in admins[:5]]}
         return render(request, "accounts/pending.html", context, status=403)
-
-
-def _make_storable(request: HttpRequest) -> None:
-    """An address as any database can be asked for it: PostgreSQL breaks on NUL, which who tries
-    doors sends. Nothing is called so; and in a query it is replaced, as in bodies."""
-    if "\0" in request.path_info:
-        raise Http404
-    query = request.META.get("QUERY_STRING", "")
-    if "%00" in query:
-        request.META["QUERY_STRING"] = query.replace("%00", "%EF%BF%BD")
-        request.__dict__.pop("GET", None)  # read anew
 
 
 class TimeZone(MiddlewareMixin):
