@@ -7,7 +7,7 @@ import logging
 import threading
 from typing import Any
 
-from celery.signals import worker_process_shutdown, worker_ready, worker_shutting_down
+from celery.signals import worker_ready, worker_shutting_down
 from django.db import close_old_connections
 
 from clawweb import sentences
@@ -15,7 +15,7 @@ from clawweb.load import Meter
 
 log = logging.getLogger(__name__)
 
-STOP = threading.Event()  # set when this worker is asked to end; long work looks at it
+STOP = threading.Event()  # set when this worker is asked to end; long work, in a thread, sees it
 BEAT_SECONDS = 10.0
 
 
@@ -50,6 +50,5 @@ def _beat(name: str) -> None:
 
 
 @worker_shutting_down.connect
-@worker_process_shutdown.connect
 def _should_end(**_: Any) -> None:
     STOP.set()

@@ -198,10 +198,10 @@ def node_name(config: Config, part: str) -> str:
 
 
 def worker_light(config: Config) -> Part:
-    return Part(
-        name="worker-light",
-        command=celery(config, "worker-light", "--queues", "default", "--concurrency", "2"),
-    )
+    """Threads here, too: a process for each task would not learn that it should end, and be killed
+    in the middle of a long export."""
+    options = ["--queues", "default", "--pool", "threads", "--concurrency", "2"]
+    return Part(name="worker-light", command=celery(config, "worker-light", *options))
 
 
 def worker_gpu(config: Config) -> Part:

@@ -129,6 +129,13 @@ def test_training_gives_way_to_replies_on_a_cpu(
     assert "1" in trainer.command[trainer.command.index("--concurrency") :]
 
 
+@pytest.mark.parametrize("name", ["worker-light", "worker-gpu", "worker-judge"])
+def test_long_work_sees_that_its_worker_is_asked_to_end(tmp_path: Path, name: str) -> None:
+    command = parts.MAKERS[name](settings(tmp_path)).command
+    # The flag is set in the worker's own process; its children would be killed with their work.
+    assert command[command.index("--pool") + 1] == "threads"
+
+
 def test_on_a_gpu_the_server_leaves_memory_to_the_trainer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
