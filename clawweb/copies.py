@@ -34,13 +34,13 @@ def copy(var: Path) -> Path | None:
     if connection.vendor != "sqlite":
         return None
     source = Path(connection.settings_dict["NAME"])
+    folder = var / "backups"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for killed in folder.glob("clawweb-*.partial"):  # first: it may be what has filled the disk
+        killed.unlink(missing_ok=True)
     free = disk.free_bytes()
     if free - source.stat().st_size < disk.reserve_bytes():
         raise NoRoom(f"no room for a copy of the database: {free // disk.MIB} MB are free")
-    folder = var / "backups"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for killed in folder.glob("clawweb-*.partial"):
-        killed.unlink(missing_ok=True)
     target = folder / f"clawweb-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}.sqlite3"
     partial = target.with_suffix(".partial")
     copy_sqlite(source, partial)

@@ -69,6 +69,17 @@ def test_without_room_the_days_copy_waits_and_no_migration_is_begun(
     assert copies(config) == []
 
 
+def test_a_copy_that_was_killed_gives_its_room_to_the_next(
+    config: Config, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = config.var / "backups" / "clawweb-20260101T000000.partial"
+    killed.parent.mkdir()
+    killed.touch()
+    monkeypatch.setattr("clawweb.disk.free_bytes", lambda: 0 if killed.exists() else 1 << 40)
+    database.back_up(config, before_migration=True)
+    assert len(copies(config)) == 1
+
+
 @pytest.mark.django_db
 def test_a_worker_makes_the_next_days_copy(
     config: Config, source: Path, monkeypatch: pytest.MonkeyPatch
