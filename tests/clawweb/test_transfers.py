@@ -328,6 +328,23 @@ def test_the_commands_take_out_and_bring_in(
         call_command("exportdata", "alice", "--output", str(path))
 
 
+def test_an_export_to_a_file_that_breaks_off_leaves_none(
+    alice: User, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_turn(alice)
+    path = tmp_path / "alice.jsonl"
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(CommandError, match="No space left"):
+            call_command("exportdata", "alice", "--output", str(path))
+    assert not path.exists()
+    call_command("exportdata", "alice", "--output", str(path))  # its name is free
+
+
 def test_sessions_are_counted_as_upstream_counts_them(
     alice: User, bob: User, capsys: pytest.CaptureFixture[str]
 ) -> None:

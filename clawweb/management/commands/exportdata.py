@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TextIO
 
 from django.core.management.base import CommandError, CommandParser
 
@@ -34,7 +35,17 @@ class Command(OverRows):
             return
         try:
             with open(options["output"], "x", encoding="utf-8", opener=private) as file:
-                file.writelines(lines)
-                os.fsync(file.fileno())
+                _write_whole(file, lines)
         except OSError as exc:
             raise CommandError(str(exc)) from exc
+
+
+def _write_whole(file: TextIO, lines: Iterable[str]) -> None:
+    """Or leave no file: half of one looks like all of it, and keeps the next try from its name."""
+    try:
+        file.writelines(lines)
+        file.flush()
+        os.fsync(file.fileno())
+    except BaseException:
+        os.unlink(file.name)
+        raise
