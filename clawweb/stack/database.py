@@ -95,7 +95,7 @@ def back_up(config: Config, *, before_migration: bool) -> None:
     """The day's copy can wait for room. A migration without a way back cannot be undone."""
     try:
         made = copies.copy(config.var) if before_migration else copies.daily(config.var)
-    except copies.NoRoom as error:
+    except copies.NoCopy as error:
         if before_migration:
             raise StackError(f"{error}, and a migration is not begun without one") from error
         say(f"warning: {error}")

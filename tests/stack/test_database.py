@@ -96,6 +96,22 @@ def test_a_worker_makes_the_next_days_copy(
     assert not killed.exists()
 
 
+def test_a_damaged_database_takes_no_copys_place(config: Config, source: Path) -> None:
+    with sqlite3.connect(source) as rows:
+        rows.executemany("insert into t values (?)", [("x" * 900,) for _ in range(100)])
+    rows.close()
+    database.back_up(config, before_migration=True)
+    [good] = copies(config)
+    os.utime(good, (time.time() - copies_room.DAY,) * 2)
+    with source.open("r+b") as file:
+        file.seek(5 * 4096)
+        file.write(b"?" * 4096)
+    with pytest.raises(StackError, match=r"damaged .* go back to one\), and a migration is not"):
+        database.back_up(config, before_migration=True)
+    database.back_up(config, before_migration=False)  # said, and all else goes on
+    assert copies(config) == [good]
+
+
 def test_the_five_newest_are_kept(config: Config, source: Path) -> None:
     folder = config.var / "backups"
     folder.mkdir()
