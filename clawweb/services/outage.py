@@ -34,3 +34,8 @@ def is_away(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def is_damaged(error: BaseException) -> bool:
+    """Whether SQLite cannot read its file."""
+    return any(words in str(error) for words in ("not a database", "disk image is malformed"))

@@ -10,11 +10,11 @@ from django.contrib.staticfiles.storage import staticfiles_storage
 from django.core.management import call_command
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
-from django.db.utils import OperationalError
+from django.db.utils import DatabaseError, OperationalError
 
 from clawweb import copies
 from clawweb.config import Config
-from clawweb.services import erasure, second_factor
+from clawweb.services import erasure, outage, second_factor
 from clawweb.stack.terminal import StackError, say, step
 from clawweb.static_files import HashedStorage
 
@@ -24,11 +24,23 @@ START_LOCK = 0x636C6177  # of PostgreSQL's advisory locks
 def prepare_database(config: Config) -> None:
     """Refuses a newer schema before it writes anything."""
     try:
+        _connect()
+        with one_at_a_time():
+            migrate(config)
+    except DatabaseError as error:
+        if not outage.is_damaged(error):
+            raise
+        raise StackError(
+            f"the database in {config.var} cannot be read: {error}. Go back to a copy, or to a "
+            "backup: docs/operations.md, Backups"
+        ) from error
+
+
+def _connect() -> None:
+    try:
         connection.ensure_connection()
     except OperationalError as error:
         raise StackError(f"the database does not answer: {error} (CLAWWEB_DATABASE_URL)") from error
-    with one_at_a_time():
-        migrate(config)
 
 
 @contextmanager

@@ -9,7 +9,13 @@ from typing import Any
 import psycopg
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import IntegrityError, InterfaceError, OperationalError, ProgrammingError
+from django.db import (
+    DatabaseError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    ProgrammingError,
+)
 from django.test import AsyncClient, Client
 
 from clawweb import tasks, valkey
@@ -158,6 +164,8 @@ def test_a_queue_that_nobody_reads_does_not_grow_with_each_sweep(
         (OperationalError("database or disk is full"), "The disk of this installation is full"),
         (OperationalError("attempt to write a readonly database"), "the user who may write"),
         (OperationalError("database is locked"), "The database does not answer right now"),
+        (DatabaseError("file is not a database"), "how to go back to a copy"),
+        (DatabaseError("database disk image is malformed"), "how to go back to a copy"),
     ],
     ids=str,
 )

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connection
+from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.recorder import MigrationRecorder
 
@@ -163,6 +163,17 @@ def test_a_command_before_the_first_start_says_what_makes_the_tables(
     tmp_path: Path, command: list[str]
 ) -> None:
     assert_says(tmp_path, command, "", "no such table", "`make run` makes its tables")
+
+
+def test_a_start_on_a_file_that_is_no_database_says_how_to_go_back(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoilt() -> None:
+        raise DatabaseError("file is not a database")
+
+    monkeypatch.setattr(connection, "ensure_connection", spoilt)
+    with pytest.raises(StackError, match=r"cannot be read: file is not a database\. Go back to a"):
+        database.prepare_database(config)
 
 
 def test_a_restore_into_a_database_that_is_away_says_so(tmp_path: Path) -> None:
