@@ -104,6 +104,22 @@ def test_what_did_not_pass_cannot_be_tried(alice, live) -> None:
     assert trial_of(alice) is None
 
 
+def test_what_goes_live_while_the_server_loads_it_is_not_on_trial_later(
+    alice, live, engine, monkeypatch
+) -> None:
+    adapter = make_adapter(alice, 2)
+
+    def promoted_elsewhere(_: object) -> None:
+        versions.go_live(adapter, over=live, why="")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(serving, "serve", promoted_elsewhere)
+        with pytest.raises(CannotTry):
+            trials.start_trial(adapter=adapter, share=50)
+    versions.rollback(alice)
+    assert ended(alice)
+
+
 def ended(user: User) -> bool:
     user.refresh_from_db()
     return trial_of(user) is None and answers(asked(user, falls=0)) != 2
