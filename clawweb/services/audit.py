@@ -14,6 +14,7 @@ from django.http import HttpRequest
 from clawweb import acting
 from clawweb.models import AuditEvent, User
 
+LONGEST_NAME = AuditEvent._meta.get_field("object_id").max_length  # a username may be longer
 SYSTEM = "system"  # a command in the terminal, or a sweep
 
 
@@ -38,7 +39,7 @@ def record(
         subject=_subject(on),
         action=action,
         kind=on._meta.model_name,
-        object_id=_name(on),
+        object_id=_name(on)[:LONGEST_NAME],
         before=dict(before or {}),
         after=dict(after or {}),
         request_id=acting.request_id(),

@@ -152,3 +152,14 @@ def test_admins_search_and_take_it_out(client: Client, admin: User, alice: User)
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@sum(a1)"])
 def test_no_cell_of_it_is_a_formula(text: str) -> None:
     assert cell(text) == f"'{text}"
+
+
+@pytest.mark.db
+def test_an_act_on_somebody_with_a_long_name_is_written_down(alice: User) -> None:
+    name = "n" * 150  # as many letters as a username may have
+    user = accounts.add_user(username=name, password=None)
+    accounts.set_consent(user=user, consent="keep")
+    assert acts()[-2:] == ["add_user", "change_consent"]
+    assert last().subject == user
+    assert name.startswith(last().object_id)
+    last().full_clean()  # its columns are as wide: PostgreSQL refuses what is wider
