@@ -15,7 +15,7 @@ from django.test import AsyncClient, Client
 from clawweb import events
 from clawweb.asgi import application
 from clawweb.consumers import SIGNED_OUT
-from clawweb.models import SCOPES, AuditEvent, Role, User
+from clawweb.models import SCOPES, ApiKey, AuditEvent, Role, User
 from clawweb.orm import in_db
 from clawweb.services import accounts
 from clawweb.services.errors import ServiceError
@@ -295,6 +295,16 @@ def test_a_command_that_makes_no_key_makes_no_user(
     with pytest.raises(CommandError, match=words):
         call_command("createkey", "--create", *more)
     assert list(User.objects.all()) == [alice]
+
+
+@pytest.mark.parametrize("shut_out", [{"is_active": False}, {"role": "pending"}], ids=str)
+def test_a_command_makes_no_key_that_would_not_be_let_in(
+    alice: User, shut_out: dict[str, Any]
+) -> None:
+    User.objects.filter(pk=alice.pk).update(**shut_out)
+    with pytest.raises(CommandError, match="No key of alice would be let in"):
+        call_command("createkey", "alice")
+    assert not ApiKey.objects.exists()
 
 
 def test_a_user_whom_the_command_makes_is_in_the_audit_log(db: None, capsys: Any) -> None:

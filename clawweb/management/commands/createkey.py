@@ -44,4 +44,9 @@ class Command(OverRows):
         user = User.objects.filter(username=username).first()
         if user is None and not create:
             raise CommandError(f"There is no user called {username}; add --create to make one.")
+        if user is not None and (user.is_pending or not user.is_active):
+            raise CommandError(
+                f"No key of {username} would be let in: the account is not active, or waits for "
+                "an admin. Let it in first (/admin/, Users)."
+            )
         return user or add_user(username=username, password=None)
