@@ -33,6 +33,7 @@ def prepare_model(config: Config) -> Path:
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with one_at_a_time(folder):
         if not (folder / "config.json").exists():
+            _refuse_in_the_way(folder)
             workshop = folder.with_name(f".{folder.name}.partial")
             shutil.rmtree(workshop, ignore_errors=True)  # of a run that was killed
             workshop.mkdir()
@@ -41,6 +42,15 @@ def prepare_model(config: Config) -> Path:
             finally:
                 shutil.rmtree(workshop, ignore_errors=True)
     return folder
+
+
+def _refuse_in_the_way(folder: Path) -> None:
+    """Before minutes go by: what is made could not be put in the place of a folder with files."""
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise StackError(
+            f"{folder} is there and holds no config.json, so it is no model: move it away, and it "
+            "is made anew"
+        )
 
 
 @contextmanager

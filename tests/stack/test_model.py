@@ -50,6 +50,18 @@ def test_an_interrupted_build_leaves_no_folder(
     assert not list((config.var / "models").glob("*.partial"))
 
 
+def test_half_a_model_in_its_place_is_named_before_another_is_made(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.model_folder.mkdir(parents=True)
+    (half := config.model_folder / "model.safetensors").write_text("…")
+    monkeypatch.setattr(model, "build", write_model)
+    with pytest.raises(StackError, match=r"holds no config\.json, so .* move it away"):
+        model.prepare_model(config)
+    half.unlink()
+    assert (model.prepare_model(config) / "config.json").exists()
+
+
 def test_a_given_folder_without_a_model_is_refused_by_the_settings_name(tmp_path: Path) -> None:
     config = Config(
         _env_prefix="NOT_FROM_THIS_ENVIRONMENT_", var=tmp_path, base_model=str(tmp_path)
