@@ -207,9 +207,11 @@ def _opened(source: Path) -> zipfile.ZipFile:
 
 def _manifest(archive: zipfile.ZipFile, source: Path) -> dict[str, Any]:
     try:
-        manifest: dict[str, Any] = json.loads(archive.read(MANIFEST))
+        manifest: Any = json.loads(archive.read(MANIFEST))
     except (KeyError, ValueError) as error:
         raise StackError(f"{source} is no backup of clawweb: it has no manifest") from error
+    if not (isinstance(manifest, dict) and isinstance(manifest.get("format"), int)):
+        raise StackError(f"{source} is no backup of clawweb: its manifest is of something else")
     if manifest.get("format") != FORMAT:
         raise StackError(f"{source} was written by a later version of clawweb; run that one")
     if manifest["database"] != connection.vendor:
@@ -217,7 +219,7 @@ def _manifest(archive: zipfile.ZipFile, source: Path) -> dict[str, Any]:
             f"the backup is of {manifest['database']} and the settings name {connection.vendor} "
             "(CLAWWEB_DATABASE_URL)"
         )
-    return manifest
+    return dict(manifest)
 
 
 def _unpack(archive: zipfile.ZipFile, name: str, digest: str, scratch: Path) -> None:

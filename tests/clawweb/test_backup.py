@@ -256,6 +256,15 @@ def test_what_is_wrong_is_said_and_nothing_is_put_in_place(file, empty, tmp_path
 
 
 @sqlite_alone
+@pytest.mark.parametrize("manifest", ["[]", '{"manifest_version": 3, "name": "of a browser"}'])
+def test_another_programs_zip_is_said_to_be_no_backup(empty, tmp_path, manifest):
+    with zipfile.ZipFile(bad := tmp_path / "bad.zip", "w") as archive:
+        archive.writestr("manifest.json", manifest)
+    with pytest.raises(StackError, match="no backup of clawweb: its manifest is of something else"):
+        backup.restore_backup(empty, bad)
+
+
+@sqlite_alone
 def test_a_file_that_is_no_backup_is_said_to_be_none(empty, tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(StackError, match="cannot be read as a backup"):
