@@ -49,6 +49,7 @@ export function watchSessions({ root, list, find }) {
     const button = event.target.closest("[data-act]");
     if (!button) return;
     const item = button.closest("[data-session]");
+    item.querySelector("a").focus({ preventScroll: true }); // the closed menu would take the focus along
     item.querySelector(".row-menu").open = false;
     acts[button.dataset.act](item, button.dataset.value);
   });
@@ -90,6 +91,14 @@ export function watchSessions({ root, list, find }) {
     item.querySelector("a").focus();
   }
 
+  // Who was at a chat that goes is at the one beside it then, not at the top of the page.
+  function leave(item) {
+    if (!item.contains(document.activeElement)) return;
+    const all = [...list.querySelectorAll("[data-session]")];
+    const at = all.indexOf(item);
+    ((all[at + 1] ?? all[at - 1])?.querySelector("a") ?? find).focus({ preventScroll: true });
+  }
+
   async function patch(item, values) {
     try {
       const session = await call("PATCH", address(item.dataset.session), values);
@@ -113,6 +122,7 @@ export function watchSessions({ root, list, find }) {
       complain(problem);
       return;
     }
+    leave(item);
     item.hidden = true;
     const restore = async () => {
       try {

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.browser.conftest import Look
 from tests.browser.demo import Demo
 
 pytestmark = pytest.mark.browser
@@ -199,3 +200,26 @@ def roll_back(page: Page) -> None:
     page.keyboard.press("Enter")
     expect(page.get_by_text("The base model answers now.")).to_be_visible()
     assert page.evaluate("document.activeElement !== document.body"), "the focus was lost"
+
+
+def test_a_chats_menu_gives_the_focus_back(look: Look) -> None:
+    page = look("heron", "/chat/")
+    links = page.locator("#sessions [data-session] > a")
+    here = page.get_by_role("link", name="Chat 60", exact=True)
+
+    def choose(act: str) -> None:
+        row = page.locator("#sessions [data-session]").filter(has=here)
+        row.locator("summary").press("Enter")
+        row.get_by_role("button", name=act).press("Enter")
+
+    choose("Pin")
+    expect(links.first).to_have_text("Chat 60")  # it has moved, and the focus with it
+    expect(here).to_be_focused()
+    choose("Unpin")
+    expect(links.first).not_to_have_text("Chat 60")
+    expect(here).to_be_focused()
+    choose("Delete")
+    expect(here).to_have_count(0)
+    expect(page.get_by_role("link", name="Chat 59", exact=True)).to_be_focused()
+    page.locator(".notice").get_by_role("button", name="Undo").press("Enter")
+    expect(here).to_be_visible()
