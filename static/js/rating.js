@@ -2,18 +2,15 @@
 
 import { call } from "./api.js";
 import { saysWhenFull } from "./composer.js";
-import { correctionIn, watchCorrection } from "./correction.js";
 import { complain, notify } from "./notices.js";
 import { whyOf } from "./receipt.js";
+import { contentOf, fill, isInUse, sayUnsent, watchCorrection } from "./strip.js";
 
 const STILL_WRITING = 12_000; // the server waits 20 s for a reason after the last word from here
 
 export class Rating {
   constructor(view, { onReceipt, onCompare, say }) {
-    this.view = view;
-    this.onReceipt = onReceipt;
-    this.onCompare = onCompare;
-    this.say = say;
+    Object.assign(this, { view, onReceipt, onCompare, say });
     this.last = Promise.resolve(); // of what was sent: the server hears it in this order
     this.sent = 0;
     this.answered = 0;
@@ -38,13 +35,14 @@ export class Rating {
   async vote(clicked) {
     const { turn } = this.view;
     const before = turn.feedback;
-    const written = this.strip && this.content(); // and not sent yet
+    const written = this.strip && contentOf(this.strip); // and not sent yet
     const value = before?.value === clicked ? null : clicked;
     const voted = { value, reasons: [], comment: "", correction: "" };
     turn.feedback = voted;
-    if (whyOf(written ?? before).length > 0) this.offerUndo(written ?? before);
+    const cleared = value === -1 && written ? null : written ?? before;
+    if (whyOf(cleared).length > 0) this.offerUndo(cleared);
     this.dropStrip();
-    if (value === -1) this.openStrip();
+    if (value === -1) this.openStrip(written ?? voted);
     try {
       this.onReceipt(this.view, await this.send({ value }));
       this.say({
@@ -53,13 +51,15 @@ export class Rating {
         null: gettext("Rating taken back."),
       }[value]);
     } catch (problem) {
-      complain(problem);
-      if (turn.feedback !== voted) return; // another click has said since what holds
+      if (turn.feedback !== voted) return complain(problem); // another click has said since what holds
       turn.feedback = before;
       this.offerUndo(null);
+      if (isInUse(this.strip)) return this.keepStrip(problem);
+      complain(problem);
       this.dropStrip();
       if (written) this.openStrip(written);
     }
+    return undefined;
   }
 
   // `said`: what the last vote cleared, as it explained another one.
@@ -97,7 +97,7 @@ export class Rating {
     this.strip = template.content.firstElementChild.cloneNode(true);
     watchCorrection(this.strip, this.view.turn.reply);
     for (const box of this.strip.querySelectorAll("textarea")) saysWhenFull(box);
-    this.fill(said);
+    fill(this.strip, said);
     this.strip.addEventListener("submit", (event) => { event.preventDefault(); this.done(); });
     this.strip.querySelector(".compare")?.addEventListener("click", async () => {
       await this.done();
@@ -112,27 +112,11 @@ export class Rating {
     return this.strip;
   }
 
-  fill(feedback) {
-    const { comment, correction } = this.strip.elements;
-    for (const box of this.strip.querySelectorAll("[name=reason]")) {
-      box.checked = feedback?.reasons?.includes(box.value) ?? false;
-      box.parentElement.hidden &&= !box.checked; // hidden: in use no more
-    }
-    comment.value = feedback?.comment ?? "";
-    if (feedback?.correction) {
-      correction.value = feedback.correction;
-      this.strip.querySelector("details").open = true;
-    }
-  }
-
-  content() {
-    const chosen = this.strip.querySelectorAll("[name=reason]:checked");
-    return {
-      value: -1,
-      reasons: [...chosen].map((box) => box.value),
-      comment: this.strip.elements.comment.value.trim(),
-      correction: correctionIn(this.strip),
-    };
+  // Its vote did not arrive; what was written below it meanwhile can be sent all the same.
+  keepStrip(problem) {
+    this.strip.querySelector(".strip-thanks").hidden = true; // nothing is saved
+    sayUnsent(this.strip, problem);
+    this.view.paintVote(this.view.turn);
   }
 
   pressed(event) {
@@ -153,7 +137,7 @@ export class Rating {
 
   async done() {
     if (!this.strip) return;
-    const content = this.content();
+    const content = contentOf(this.strip);
     const [button, error] = [".done", ".strip-error"].map((name) => this.strip.querySelector(name));
     button.disabled = true;
     error.textContent = "";
@@ -173,7 +157,7 @@ export class Rating {
       if (!this.strip) return;
       if (!this.strip.isConnected) complain(problem); // its reply has left the page
       button.disabled = false;
-      error.textContent = interpolate(gettext("%s What you wrote is still here."), [problem.message]);
+      sayUnsent(this.strip, problem);
     }
   }
 
@@ -189,7 +173,7 @@ export class Rating {
   // The page is going away: say what there is, without waiting for any answer.
   leave() {
     if (!this.strip) return;
-    call("POST", this.url, { ...this.content(), final: true }, { keepalive: true }).catch(() => {});
+    call("POST", this.url, { ...contentOf(this.strip), final: true }, { keepalive: true }).catch(() => {});
   }
 
   dropStrip() {

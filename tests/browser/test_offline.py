@@ -158,6 +158,37 @@ def test_who_types_on_is_not_led_back_to_the_thumb(held_votes: HeldVotes) -> Non
     assert len(held) == 2
 
 
+def test_what_is_said_of_a_reply_stays_where_its_vote_does_not_arrive(
+    held_votes: HeldVotes,
+) -> None:
+    turn, held = held_votes
+    page = turn.page
+    bad = turn.get_by_role("button", name="Bad reply")
+    if bad.get_attribute("aria-pressed") == "true":
+        bad.click()
+        caught(page, held)
+        held.pop().fulfill(json={"state": "withdrawn", "text": "Taken back"})
+    bad.click()
+    words = turn.get_by_label("In your own words")
+    words.fill("begin with the answer")
+    caught(page, held)
+    held.pop().abort()
+    expect(turn.get_by_role("alert").last).to_contain_text("What you wrote is still here.")
+    expect(turn.get_by_text("Saved.")).to_be_hidden()
+    expect(bad).to_have_attribute("aria-pressed", "false")
+    expect(words).to_be_focused()
+    bad.click()  # once more, and on a bad line again
+    caught(page, held)
+    held.pop().abort()
+    expect(words).to_have_value("begin with the answer")
+    turn.get_by_role("button", name="Done").click()
+    caught(page, held)
+    assert held[0].request.post_data_json["value"] == -1
+    assert held[0].request.post_data_json["comment"] == "begin with the answer"
+    held[0].fulfill(json={"state": "counted", "text": "Counted"})
+    expect(turn.locator(".receipt")).to_contain_text("Counted")
+
+
 def test_a_late_answer_about_a_reply_does_not_take_its_vote_back(held_votes: HeldVotes) -> None:
     """What was asked before the vote says what was before it; it is asked again."""
     turn, held = held_votes

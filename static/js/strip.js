@@ -1,4 +1,7 @@
-// Writing what one wanted instead: begins with the reply, and shows what is changed, word by word.
+// The strip below a reply as a form: what stands in it, and that it could not be sent. What one wanted
+// instead begins with the reply, and shows what is changed, word by word.
+
+import { whyOf } from "./receipt.js";
 
 let loading = null;
 
@@ -40,7 +43,40 @@ export function watchCorrection(strip, reply) {
 }
 
 // What was written instead; nothing when the reply stands there unchanged.
-export function correctionIn(strip) {
+function correctionIn(strip) {
   const { value, defaultValue } = strip.elements.correction;
   return value.trim() === defaultValue.trim() ? "" : value.trim();
+}
+
+export function fill(strip, feedback) {
+  const { comment, correction } = strip.elements;
+  for (const box of strip.querySelectorAll("[name=reason]")) {
+    box.checked = feedback?.reasons?.includes(box.value) ?? false;
+    box.parentElement.hidden &&= !box.checked; // hidden: in use no more
+  }
+  comment.value = feedback?.comment ?? "";
+  if (feedback?.correction) {
+    correction.value = feedback.correction;
+    strip.querySelector("details").open = true;
+  }
+}
+
+export function contentOf(strip) {
+  const chosen = strip.querySelectorAll("[name=reason]:checked");
+  return {
+    value: -1,
+    reasons: [...chosen].map((box) => box.value),
+    comment: strip.elements.comment.value.trim(),
+    correction: correctionIn(strip),
+  };
+}
+
+// Whether somebody is at it, or has said something in it.
+export function isInUse(strip) {
+  return Boolean(strip) && (strip.contains(document.activeElement) || whyOf(contentOf(strip)).length > 0);
+}
+
+export function sayUnsent(strip, { message }) {
+  strip.querySelector(".strip-error").textContent =
+    interpolate(gettext("%s What you wrote is still here."), [message]);
 }
