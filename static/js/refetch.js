@@ -1,6 +1,7 @@
 // Turns as the server has them now: one, asked for after a nudge; the newest, after a break.
 
 import { call } from "./api.js";
+import { ending } from "./turn.js";
 
 const newest = new Map(); // by the turn's id; answers may overtake each other
 
@@ -29,9 +30,11 @@ export async function resync(session, thread, taken) {
     const { turns } = await call("GET", `/api/sessions/${encodeURIComponent(session)}?last=40`);
     for (const turn of turns) {
       const view = thread.get(turn.id);
+      const wasUnfinished = view?.isUnfinished;
       if (!view) taken(turn);
       else if (thread.ratings.get(view)?.sent === answered.get(view)) view.update(turn);
       else refetch(turn.id, thread, taken); // a vote has been on its way meanwhile
+      if (wasUnfinished && !view.isUnfinished) thread.say(ending(view.turn)); // the socket will not
     }
   } catch { /* the rows will be asked again at the next nudge or reload */ }
 }

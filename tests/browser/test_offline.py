@@ -11,8 +11,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Response, Route, WebSocketRoute, expect
 
-from tests.browser.demo import Demo
+from tests.browser.demo import PATIENCE, Demo
 from tests.browser.until import NUDGE, caught, connected
+from tests.loop.person import wait_for
 
 pytestmark = pytest.mark.browser
 
@@ -263,6 +264,39 @@ def test_an_edit_that_a_dying_connection_swallowed_is_sent_again(page: Page, dem
         expect(turn.locator(".siblings")).to_contain_text("2/2")
         expect(turn).to_have_attribute("data-state", "complete")
     assert swallowed
+
+
+def test_that_a_reply_has_ended_is_told_after_a_break(page: Page, demo: Demo) -> None:
+    """The socket tells it to who is there; who was not would wait for it."""
+    sockets: list[WebSocketRoute] = []
+    refused = [False]
+
+    def listen(socket: WebSocketRoute) -> None:
+        if refused[0]:
+            socket.close()
+            return
+        sockets.append(socket)
+        socket.connect_to_server()
+
+    page.route_web_socket("**/ws/chat/", listen)
+    page.goto("/chat/")
+    connected(page)
+    with demo.writing(8):
+        box(page).fill("one two three four five six")
+        page.keyboard.press("Enter")
+        turn = page.locator(".turn").last
+        expect(turn.locator(".reply")).to_contain_text("one")
+        refused[0] = True
+        sockets[-1].close()
+        address = f"/api/turns/{turn.get_attribute('id')}"
+
+        def is_written() -> bool:
+            return bool(page.request.get(address).json()["state"] == "complete")
+
+        wait_for("the reply", is_written, timeout=PATIENCE / 1000)
+    refused[0] = False
+    expect(turn).to_have_attribute("data-state", "complete")
+    expect(page.locator("#status")).to_contain_text("Answer ready")
 
 
 def test_drafts_are_kept_by_chat_until_its_user_signs_out(browser: Browser, demo: Demo) -> None:
