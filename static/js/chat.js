@@ -4,10 +4,9 @@ import { Composer, draftKey } from "./composer.js";
 import { watchEarlier } from "./earlier.js";
 import { watchKeys } from "./keys.js";
 import { notify } from "./notices.js";
-import { refresh } from "./parts.js";
 import { refetch, resync } from "./refetch.js";
 import { Follow } from "./scroll.js";
-import { watchSessions } from "./sessions.js";
+import { askFor, watchSessions } from "./sessions.js";
 import { connection, newId } from "./socket.js";
 import { Thread } from "./thread.js";
 import { ending } from "./turn.js";
@@ -17,7 +16,7 @@ const status = document.getElementById("status");
 const sessions = document.getElementById("sessions");
 const follow = new Follow(document.getElementById("thread"), document.getElementById("to-end"));
 const unsent = new Map(); // client_id -> {message, view, wasSent}
-const edits = new Map(); // client_id -> the message, until it is known to have arrived
+const asked = new Map(); // client_id -> what takes a reply's place, until it is known to have arrived
 
 const say = (words) => { status.textContent = words; };
 const thread = new Thread(document.getElementById("turns"), { say, onAgain: regenerate, onEdit: edit });
@@ -28,11 +27,15 @@ const composer = new Composer(document.getElementById("composer"), {
 // What follows from the turns as they are now.
 const settled = () => { composer.busy(Boolean(thread.running())); thread.showMemory(); };
 
+// A second reply would take the place of the first, and of what is said below it.
+function mustWait() {
+  const must = asked.size > 0 || thread.running();
+  if (must) say(gettext("Wait for the reply, or stop it first."));
+  return must;
+}
+
 function send(text) {
-  if (thread.running()) {
-    say(gettext("Wait for the reply, or stop it first."));
-    return false;
-  }
+  if (mustWait()) return false;
   thread.closeStrips();
   const message = {
     type: "send", session: root.dataset.session || null, text, client_id: newId(),
@@ -52,20 +55,20 @@ function send(text) {
 
 async function regenerate(turnId) {
   // The reply leaves the page, and with it what is being said of it.
-  if (thread.running() || !await thread.closeStrips() || thread.running()) return;
-  const message = { type: "regenerate", turn: turnId, client_id: newId() };
-  if (!connection.send(message)) notify(gettext("There is no connection. Try again in a moment."));
+  if (mustWait() || !await thread.closeStrips() || mustWait()) return;
+  ask({ type: "regenerate", turn: turnId, client_id: newId() });
 }
 
 function edit(turnId, text) {
-  if (thread.running()) {
-    say(gettext("Wait for the reply, or stop it first."));
-    return false;
-  }
-  const message = { type: "send", edits: turnId, text, client_id: newId() };
-  const wasSent = connection.send(message);
+  if (mustWait()) return false;
+  const wasSent = ask({ type: "send", edits: turnId, text, client_id: newId() });
   if (wasSent) thread.closeStrips(); // their replies leave the page
-  if (wasSent) edits.set(message.client_id, message);
+  return wasSent;
+}
+
+function ask(message) {
+  const wasSent = connection.send(message);
+  if (wasSent) asked.set(message.client_id, message);
   else notify(gettext("There is no connection. Try again in a moment."));
   return wasSent;
 }
@@ -102,7 +105,7 @@ const handlers = {
   turn({ turn, session, client_id: clientId }) {
     const entry = unsent.get(clientId);
     unsent.delete(clientId);
-    edits.delete(clientId);
+    asked.delete(clientId);
     if (!root.dataset.session) enter(session);
     if (turn.session !== root.dataset.session) return;
     thread.place(turn, entry?.view);
@@ -128,10 +131,10 @@ const handlers = {
     say(ending(turn));
   },
   error({ message, client_id: clientId, turn, gone }) {
-    const edited = edits.get(clientId);
-    edits.delete(clientId);
+    const edited = asked.get(clientId)?.text;
+    asked.delete(clientId);
     if (unsent.has(clientId)) takeBack(clientId);
-    else if (edited) composer.putBack(edited.text);
+    else if (edited) composer.putBack(edited);
     if (gone && thread.cutOff(turn, message)) settled();
     notify(message);
   },
@@ -143,10 +146,7 @@ function enter(session) {
   composer.keep();
   history.replaceState(null, "", `/chat/${session.id}/`);
   document.title = session.title ? `${session.title} · clawweb` : "clawweb";
-  const part = new URL(sessions.dataset.part, location.href);
-  part.searchParams.set("current", session.id);
-  sessions.dataset.part = part.pathname + part.search;
-  refresh(sessions);
+  askFor(sessions, { current: session.id });
 }
 
 let isBehind = false; // nudges may have been missed
@@ -155,7 +155,7 @@ async function opened() {
     // The same client_id: what had arrived after all makes no second turn.
     entry.wasSent = connection.send(entry.message) || entry.wasSent;
   }
-  for (const message of edits.values()) connection.send(message);
+  for (const message of asked.values()) connection.send(message);
   const missed = isBehind && root.dataset.session;
   isBehind = false;
   if (missed) {

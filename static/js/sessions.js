@@ -14,29 +14,19 @@ export function watchSessions({ root, list, find }) {
   });
   find.addEventListener("input", () => {
     clearTimeout(timer);
-    timer = setTimeout(() => ask({ q: find.value.trim(), show: "" }), PAUSE);
+    timer = setTimeout(() => askFor(list, { q: find.value.trim(), show: "" }), PAUSE);
   });
   let known = null; // how many there are, while older ones are on their way
   list.addEventListener("click", ({ target }) => {
     if (!target.dataset.show) return;
     known = list.querySelectorAll("[data-session]").length;
-    ask({ show: target.dataset.show });
+    askFor(list, { show: target.dataset.show });
   });
   document.addEventListener("part", ({ detail }) => {
     if (detail !== list || known === null) return;
     if (list.contains(document.activeElement)) list.querySelectorAll("[data-session] > a")[known]?.focus();
     known = null;
   });
-
-  function ask(values) {
-    const url = new URL(list.dataset.part, location.href);
-    for (const [name, value] of Object.entries(values)) {
-      if (value) url.searchParams.set(name, value);
-      else url.searchParams.delete(name);
-    }
-    list.dataset.part = url.pathname + url.search;
-    refresh(list);
-  }
 
   const acts = {
     rename: (item) => openRename(item),
@@ -141,6 +131,17 @@ export function watchSessions({ root, list, find }) {
     }
     refresh(list);
   }
+}
+
+// The list as its address asks for it from now on: with these words, so many of them, this one open.
+export function askFor(list, values) {
+  const url = new URL(list.dataset.part, location.href);
+  for (const [name, value] of Object.entries(values)) {
+    if (value) url.searchParams.set(name, value);
+    else url.searchParams.delete(name);
+  }
+  list.dataset.part = url.pathname + url.search;
+  refresh(list);
 }
 
 // On a narrow screen the list is a drawer: the button opens it; Esc or a touch beside it closes it.

@@ -299,6 +299,41 @@ def test_that_a_reply_has_ended_is_told_after_a_break(page: Page, demo: Demo) ->
     expect(page.locator("#status")).to_contain_text("Answer ready")
 
 
+def test_nothing_comes_between_while_a_reply_is_asked_for_again(page: Page, demo: Demo) -> None:
+    """On a slow line: a second click asked twice, and a message was sent and not shown."""
+    held: list[tuple[WebSocketRoute, str | bytes]] = []
+    is_slow = [False]
+
+    def between(browser: WebSocketRoute) -> None:
+        server = browser.connect_to_server()
+        server.on_message(
+            lambda text: held.append((browser, text)) if is_slow[0] else browser.send(text)
+        )
+
+    page.route_web_socket("**/ws/chat/", between)
+    page.goto("/chat/")
+    connected(page)
+    with demo.writing(200):
+        box(page).fill("What is hail?")
+        page.keyboard.press("Enter")
+        turn = page.locator(".turn").last
+        expect(turn).to_have_attribute("data-state", "complete")
+        is_slow[0] = True
+        turn.get_by_role("button", name="Answer again").dblclick()
+        box(page).fill("And sleet?")
+        page.keyboard.press("Enter")
+        expect(page.locator("#status")).to_have_text("Wait for the reply, or stop it first.")
+        caught(page, held)
+        is_slow[0] = False
+        for browser, text in held:
+            browser.send(text)
+        expect(turn.locator(".siblings")).to_contain_text("2/2")
+        expect(turn).to_have_attribute("data-state", "complete")
+        expect(box(page)).to_have_value("And sleet?")
+        box(page).press("Enter")
+        expect(page.locator(".turn .said-text")).to_have_text(["What is hail?", "And sleet?"])
+
+
 def test_drafts_are_kept_by_chat_until_its_user_signs_out(browser: Browser, demo: Demo) -> None:
     # With a session of its own: signing out ends it.
     context = demo.context(browser, "guest", viewport={"width": 1280, "height": 800})
