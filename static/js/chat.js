@@ -108,6 +108,7 @@ const handlers = {
     asked.delete(clientId);
     if (!root.dataset.session) enter(session);
     if (turn.session !== root.dataset.session) return;
+    history.replaceState(null, "", `/chat/${turn.session}/`); // it may name another reply
     thread.place(turn, entry?.view);
     settled();
     follow.pin();
@@ -144,7 +145,6 @@ function enter(session) {
   composer.forget(); // what is being written meanwhile is of this chat, and of no other new one
   root.dataset.session = session.id;
   composer.keep();
-  history.replaceState(null, "", `/chat/${session.id}/`);
   document.title = session.title ? `${session.title} · clawweb` : "clawweb";
   askFor(sessions, { current: session.id });
 }

@@ -115,8 +115,10 @@ export class Comparison {
     this.say(result.textContent);
     this.part("close").textContent = gettext("Done");
     this.part("close").focus();
-    if (verdict === "second") this.onChosen(this.view, this.pair.second);
-    else this.view.update(this.pair.first);
+    if (verdict === "second") {
+      this.onChosen(this.view, this.pair.second);
+      history.replaceState(null, "", `/chat/${this.pair.second.session}/`); // it may ask for the first one
+    } else this.view.update(this.pair.first);
   }
 
   result() {

@@ -313,6 +313,7 @@ def test_who_chooses_another_answer_says_nothing_bad_about_that_one(look: Look) 
     page = open_chat(look, "Tomatoes on a balcony")
     turn, said = page.locator(".turn").last, list[tuple[str, Any]]()
     id_ = str(turn.get_attribute("id"))
+    page.goto(f"{page.url}?turn={id_}")  # as the arrows between two answers lead there
     first = page.request.get(f"/api/turns/{id_}").json()
     pair = {"id": "cmp-1", "kind": "again", "verdict": None, "order": ["first", "second"]}
     pair |= {"first": first, "second": first | {"id": "turn-other", "feedback": None}}
@@ -335,6 +336,7 @@ def test_who_chooses_another_answer_says_nothing_bad_about_that_one(look: Look) 
     expect(page.locator(".strip")).to_have_count(0)
     assert {name for name, _ in said} == {id_}
     assert said[-1][1]["comment"] == "no tomatoes"
+    assert id_ not in page.url  # loaded again, it shows what was chosen
 
 
 def test_where_no_other_answer_came_there_is_nothing_to_choose(look: Look) -> None:

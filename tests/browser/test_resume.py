@@ -146,3 +146,25 @@ past = timezone.now() - timedelta(seconds=1)
 Turn.objects.filter(state="streaming").update(lease_until=past)
 chat.interrupt_abandoned()
 """
+
+
+def test_a_new_reply_beside_one_that_the_address_names_is_there_after_a_reload(
+    context: BrowserContext, demo: Demo
+) -> None:
+    page = context.new_page()
+    page.goto("/chat/")
+    turn = page.locator(".turn").last
+    with demo.writing(400):
+        page.get_by_label("Your message").fill("What is dew?")
+        page.keyboard.press("Enter")
+        for number in (2, 3):
+            expect(turn).to_have_attribute("data-state", "complete")
+            turn.get_by_role("button", name="Answer again").click()
+            expect(turn.locator(".siblings")).to_contain_text(f"{number}/{number}")
+            turn.get_by_role("link", name="Earlier answer").click()
+            expect(turn.locator(".siblings")).to_contain_text(f"{number - 1}/{number}")
+        turn.get_by_role("button", name="Answer again").click()
+        expect(turn.locator(".siblings")).to_contain_text("4/4")
+        expect(turn).to_have_attribute("data-state", "complete")
+    page.reload()
+    expect(turn.locator(".siblings")).to_contain_text("4/4")
