@@ -19,7 +19,9 @@ const unsent = new Map(); // client_id -> {message, view, wasSent}
 const asked = new Map(); // client_id -> what takes a reply's place, until it is known to have arrived
 
 const say = (words) => { status.textContent = words; };
-const thread = new Thread(document.getElementById("turns"), { say, onAgain: regenerate, onEdit: edit });
+const thread = new Thread(document.getElementById("turns"), {
+  say, onAgain: regenerate, onEdit: edit, onLost: (words) => composer.putBack(words),
+});
 const composer = new Composer(document.getElementById("composer"), {
   key: () => draftKey(root.dataset.user, root.dataset.session || ("temporary" in root.dataset && "temporary")),
   onSend: send,
@@ -97,9 +99,7 @@ function stop() {
   return undefined;
 }
 
-function followReply(view) {
-  connection.send({ type: "follow", turn: view.turn.id, cursor: view.shown });
-}
+const followReply = (view) => connection.send({ type: "follow", turn: view.turn.id, cursor: view.shown });
 
 const handlers = {
   turn({ turn, session, client_id: clientId }) {

@@ -1,6 +1,7 @@
 // A message said again in other words: a form in the bubble's place; sending it makes a sibling.
 
 import { saysWhenFull, sends } from "./composer.js";
+import { notify } from "./notices.js";
 
 export function watchEdit(view, onEdit) {
   const button = view.part("edit");
@@ -33,6 +34,14 @@ export function watchEdit(view, onEdit) {
       form.requestSubmit();
     });
   });
+}
+
+// What is being written in a message's place, and not sent, leaves the page with its turn: it is handed on.
+export function rescueEdit(view, onLost) {
+  const words = view.part("edit-form")?.elements.text.value.trim();
+  if (!words || words === view.turn.text.trim()) return;
+  onLost(words);
+  notify(gettext("What you were writing is in the message box now."));
 }
 
 function formFor(text) {

@@ -1,7 +1,7 @@
 // The turns on the page, in order: one branch of the session.
 
 import { Comparing } from "./comparing.js";
-import { watchEdit } from "./edit.js";
+import { rescueEdit, watchEdit } from "./edit.js";
 import { Rating } from "./rating.js";
 import { paintReceipt } from "./receipt.js";
 import { notify } from "./notices.js";
@@ -9,11 +9,8 @@ import { refetch } from "./refetch.js";
 import { TurnView } from "./turn.js";
 
 export class Thread {
-  constructor(element, { say, onAgain, onEdit }) {
-    this.element = element;
-    this.say = say;
-    this.onAgain = onAgain;
-    this.onEdit = onEdit;
+  constructor(element, { say, onAgain, onEdit, onLost }) {
+    Object.assign(this, { element, say, onAgain, onEdit, onLost });
     this.views = [];
     this.ratings = new Map();
     this.memory = document.getElementById("memory");
@@ -104,6 +101,7 @@ export class Thread {
   }
 
   remove(view) {
+    rescueEdit(view, this.onLost);
     view.article.remove();
     this.views = this.views.filter((other) => other !== view);
     this.ratings.delete(view);
@@ -186,6 +184,7 @@ export class Thread {
 
   leave() {
     for (const rating of this.ratings.values()) rating.leave();
+    for (const view of this.views) rescueEdit(view, this.onLost);
   }
 }
 

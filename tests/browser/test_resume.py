@@ -168,3 +168,38 @@ def test_a_new_reply_beside_one_that_the_address_names_is_there_after_a_reload(
         expect(turn).to_have_attribute("data-state", "complete")
     page.reload()
     expect(turn.locator(".siblings")).to_contain_text("4/4")
+
+
+def test_what_is_written_in_a_messages_place_outlives_it(
+    context: BrowserContext, demo: Demo
+) -> None:
+    """Another reply before it, or a reload, takes its form off the page."""
+    page = context.new_page()
+    page.goto("/chat/")
+    turns = page.locator(".turn")
+    box = page.get_by_label("Your message", exact=True)
+
+    def begin_to_edit(words: str) -> None:
+        turns.last.get_by_role("button", name="Edit your message").click()
+        page.get_by_label("Your message in other words").fill(words)
+
+    with demo.writing(400):
+        for number, words in enumerate(("What is fog?", "And mist?"), 1):
+            box.fill(words)
+            page.keyboard.press("Enter")
+            expect(turns).to_have_count(number)
+            expect(turns.last).to_have_attribute("data-state", "complete")
+        begin_to_edit("And what is mist?")
+        turns.first.get_by_role("button", name="Answer again").click()
+        expect(turns).to_have_count(1)
+        expect(turns.last).to_have_attribute("data-state", "complete")
+    expect(box).to_have_value("And what is mist?")
+    expect(page.locator("#notices")).to_contain_text("in the message box now")
+    box.fill("")
+    begin_to_edit("What is thick fog?")
+    page.reload()
+    expect(box).to_have_value("What is thick fog?")
+    box.fill("")
+    begin_to_edit("What is fog?")  # as it stands there
+    page.reload()
+    expect(box).to_have_value("")
