@@ -11,6 +11,7 @@ const table = document.querySelector("#points-table tbody");
 
 export function listAlerts() {
   const box = document.getElementById("alerts");
+  if (isAsBefore(box, data.alerts)) return;
   box.hidden = !data.alerts.length;
   box.querySelector("ul").replaceChildren(...data.alerts.map(({ key, step, text }) => {
     const item = document.createElement("li");
@@ -26,6 +27,14 @@ export function listAlerts() {
     }
     return item;
   }));
+}
+
+// Then it stays, with the focus that one of its buttons may have: points come twice a second.
+function isAsBefore(element, facts) {
+  const now = JSON.stringify(facts);
+  const isSame = element.dataset.facts === now;
+  element.dataset.facts = now;
+  return isSame;
 }
 
 function find(element) {
@@ -47,6 +56,7 @@ export function listMarks() {
 
 export function listJobs(redraw) {
   const list = document.getElementById("series");
+  if (isAsBefore(list, data.jobs.map(({ id, name }, i) => [id, name, colour(`--series-${i + 1}`)]))) return;
   list.hidden = data.jobs.length < 2;
   list.replaceChildren(...data.jobs.map((job, i) => {
     const item = document.createElement("li");

@@ -1,10 +1,9 @@
 // The chat page: what the socket says goes into the thread; what the user does goes into the socket.
 
-import { Composer, draftKey } from "./composer.js";
-import { watchEarlier } from "./earlier.js";
+import { Composer, draftKey, toTheBox } from "./composer.js";
 import { watchKeys } from "./keys.js";
 import { notify } from "./notices.js";
-import { refetch, resync } from "./refetch.js";
+import { refetch, resync, watchEarlier } from "./refetch.js";
 import { Follow } from "./scroll.js";
 import { askFor, watchSessions } from "./sessions.js";
 import { connection, newId } from "./socket.js";
@@ -183,7 +182,7 @@ document.addEventListener("keydown", (event) => {
 composer.stopButton.addEventListener("click", stop);
 watchSessions({ root, list: sessions, find: document.getElementById("find") });
 for (const button of document.querySelectorAll("[data-starter]")) {
-  button.addEventListener("click", () => send(button.textContent));
+  button.addEventListener("click", () => send(button.textContent) && toTheBox()); // it goes
 }
 watchKeys(thread, root);
 watchEarlier({
@@ -197,4 +196,4 @@ addEventListener("pagehide", () => {
 settled();
 if (thread.last()) follow.pin(); // an empty chat is read from its top
 if (connection.isOpen) opened();
-if (matchMedia("(pointer: fine)").matches) composer.box.focus();
+toTheBox();

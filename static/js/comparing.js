@@ -2,6 +2,7 @@
 
 import { call } from "./api.js";
 import { Comparison } from "./compare.js";
+import { toTheBox } from "./composer.js";
 import { notify } from "./notices.js";
 
 export class Comparing {
@@ -9,7 +10,7 @@ export class Comparing {
     Object.assign(this, { say, last, onChosen });
     this.offer = document.getElementById("offer");
     this.offer.querySelector(".try").addEventListener("click", () => this.again());
-    this.offer.querySelector(".later").addEventListener("click", () => { this.offer.hidden = true; });
+    this.offer.querySelector(".later").addEventListener("click", () => { this.offer.hidden = true; toTheBox(); });
     document.addEventListener("version", ({ detail }) => this.propose(detail));
     this.propose(Number(this.offer.dataset.version));
     const waiting = this.offer.dataset.comparison;

@@ -29,6 +29,11 @@ export function saysWhenFull(box) {
   return look;
 }
 
+// Where one writes on; on a phone its keyboard would open unasked.
+export function toTheBox() {
+  if (matchMedia("(pointer: fine)").matches) document.getElementById("say").focus();
+}
+
 export class Composer {
   constructor(form, { key, onSend }) {
     this.form = form;

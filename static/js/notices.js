@@ -13,24 +13,33 @@ export function notify(text, undo = null) {
   close.type = "button";
   close.className = "small";
   close.textContent = place.dataset.close;
-  close.addEventListener("click", () => notice.remove());
+  close.addEventListener("click", leave);
   notice.append(words);
   if (undo) {
     const button = document.createElement("button");
     button.type = "button";
     button.className = "small";
     button.textContent = undo.label;
-    button.addEventListener("click", () => { notice.remove(); undo.act(); });
+    button.addEventListener("click", () => { leave(); undo.act(); });
     notice.append(button);
   }
   notice.append(close);
   place.replaceChildren(notice);
-  let timer = setTimeout(() => notice.remove(), SECONDS * 1000);
+  let timer = setTimeout(leave, SECONDS * 1000);
   notice.addEventListener("pointerenter", () => clearTimeout(timer));
-  notice.addEventListener("focusin", () => clearTimeout(timer));
-  notice.addEventListener("pointerleave", () => {
-    timer = setTimeout(() => notice.remove(), 2000);
+  let before = null; // what had the focus, and has it again when this is gone
+  notice.addEventListener("focusin", ({ relatedTarget }) => {
+    clearTimeout(timer);
+    if (!notice.contains(relatedTarget)) before = relatedTarget;
   });
+  notice.addEventListener("pointerleave", () => {
+    timer = setTimeout(leave, 2000);
+  });
+  function leave() {
+    const hadFocus = notice.contains(document.activeElement);
+    notice.remove();
+    if (hadFocus) before?.focus({ preventScroll: true });
+  }
 }
 
 // What went wrong; with an error of the server's the id by which an admin finds it in the log.

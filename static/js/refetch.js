@@ -1,6 +1,8 @@
-// Turns as the server has them now: one, asked for after a nudge; the newest, after a break.
+// Turns as the server has them now: one, asked for after a nudge; the newest, after a break; those
+// before the ones on the page, when somebody asks for them.
 
-import { call } from "./api.js";
+import { call, page } from "./api.js";
+import { complain } from "./notices.js";
 import { ending } from "./turn.js";
 
 const newest = new Map(); // by the turn's id; answers may overtake each other
@@ -37,4 +39,29 @@ export async function resync(session, thread, taken) {
       if (wasUnfinished && !view.isUnfinished) thread.say(ending(view.turn)); // the socket will not
     }
   } catch { /* the rows will be asked again at the next nudge or reload */ }
+}
+
+// What is being read stays where it is.
+export function watchEarlier({ place, thread, scroller, say }) {
+  const button = place.querySelector("button");
+  button.addEventListener("click", async () => {
+    button.disabled = true;
+    try {
+      const fetched = document.createElement("template");
+      fetched.innerHTML = await page(`/parts/earlier/${thread.views[0].turn.id}/`); // our own template
+      const turns = JSON.parse(fetched.content.querySelector("script").textContent);
+      const box = fetched.content.querySelector("div");
+      const below = scroller.scrollHeight - scroller.scrollTop;
+      thread.prepend(turns, box.childNodes);
+      place.hidden = !("more" in box.dataset);
+      scroller.scrollTop = scroller.scrollHeight - below;
+      say(gettext("Earlier messages are shown."));
+    } catch (problem) {
+      complain(problem);
+    } finally {
+      button.disabled = false;
+      if (place.hidden) scroller.focus({ preventScroll: true });
+      else button.focus({ preventScroll: true });
+    }
+  });
 }

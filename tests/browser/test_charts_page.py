@@ -132,6 +132,8 @@ def test_other_jobs_are_drawn_beside_this_one(page: Page) -> None:
     legend.nth(1).press("Enter")
     expect(legend.nth(1)).to_have_attribute("aria-pressed", "false")
     expect(lines).to_have_count(2)
+    page.evaluate("document.dispatchEvent(new CustomEvent('points', { detail: {} }))")
+    expect(legend.nth(1)).to_be_focused()  # new points leave it there
     page.reload()
     expect(lines).to_have_count(3)
     with page.expect_download() as download:

@@ -152,6 +152,7 @@ def test_the_first_look_teaches_the_loop_and_a_starter_begins_it(look: Look, dem
         page.get_by_role("button", name="Explain why the sky is blue.").press("Enter")
         expect(turn).to_have_attribute("data-state", "complete")
         expect(page.get_by_role("list", name="How it learns")).to_be_hidden()
+        expect(page.get_by_label("Your message", exact=True)).to_be_focused()
         turn.get_by_role("button", name="Answer again").press("Enter")
         expect(turn.locator(".siblings")).to_contain_text("2/2")
         expect(turn).to_have_attribute("data-state", "complete")

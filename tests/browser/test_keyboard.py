@@ -223,3 +223,11 @@ def test_a_chats_menu_gives_the_focus_back(look: Look) -> None:
     expect(page.get_by_role("link", name="Chat 59", exact=True)).to_be_focused()
     page.locator(".notice").get_by_role("button", name="Undo").press("Enter")
     expect(here).to_be_visible()
+    expect(page.get_by_role("link", name="Chat 59", exact=True)).to_be_focused()
+
+
+def test_an_offer_that_is_declined_gives_the_focus_to_the_box(look: Look, demo: Demo) -> None:
+    page = look("ada", f"/chat/{demo.places['session_id']}/")
+    page.evaluate("document.dispatchEvent(new CustomEvent('version', { detail: 99 }))")
+    page.get_by_role("button", name="Not now").press("Enter")
+    expect(page.get_by_label("Your message", exact=True)).to_be_focused()
