@@ -99,8 +99,10 @@ def earlier_part(request: HttpRequest, turn_id: str) -> HttpResponse:
 def sessions_part(request: HttpRequest) -> HttpResponse:
     """The list of sessions, fetched again when one was opened."""
     words = request.GET.get("q", "").strip()[:100]
+    found = listed(request.user, words, request.GET.get("show", ""))
     context = {
-        **listed(request.user, words, request.GET.get("show", "")),
+        **found,
+        "number": sum(len(rows) for _, rows in found["days"]),
         "current": request.GET.get("current", ""),
         "words": words,
     }

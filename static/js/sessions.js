@@ -9,12 +9,16 @@ const PAUSE = 250; // ms after the last letter before the list is asked for
 export function watchSessions({ root, list, find }) {
   const showDrawer = watchDrawer(root);
   let timer = null;
+  let sought = false; // what is found is on its way
   find.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && find.value) event.stopPropagation(); // it empties it, and stops no reply
   });
   find.addEventListener("input", () => {
     clearTimeout(timer);
-    timer = setTimeout(() => askFor(list, { q: find.value.trim(), show: "" }), PAUSE);
+    timer = setTimeout(() => {
+      sought = true;
+      askFor(list, { q: find.value.trim(), show: "" });
+    }, PAUSE);
   });
   let known = null; // how many there are, while older ones are on their way
   list.addEventListener("click", ({ target }) => {
@@ -23,7 +27,10 @@ export function watchSessions({ root, list, find }) {
     askFor(list, { show: target.dataset.show });
   });
   document.addEventListener("part", ({ detail }) => {
-    if (detail !== list || known === null) return;
+    if (detail !== list) return;
+    if (sought) document.getElementById("status").textContent = list.querySelector("[data-found]")?.textContent ?? "";
+    sought = false;
+    if (known === null) return;
     if (list.contains(document.activeElement)) list.querySelectorAll("[data-session] > a")[known]?.focus();
     known = null;
   });

@@ -226,6 +226,18 @@ def test_a_chats_menu_gives_the_focus_back(look: Look) -> None:
     expect(page.get_by_role("link", name="Chat 59", exact=True)).to_be_focused()
 
 
+def test_what_a_search_finds_is_told_to_who_does_not_see_it(look: Look) -> None:
+    page = look("heron", "/chat/")
+    for words, told in (
+        ("Chat 60", "1 chat is listed."),
+        ("Chat 6", "11 chats are listed."),
+        ("a chat of nobody's", "No chat holds “a chat of nobody's”."),
+        ("", ""),
+    ):
+        page.get_by_label("Search your chats").fill(words)
+        expect(page.locator("#status")).to_have_text(told)
+
+
 def test_an_offer_that_is_declined_gives_the_focus_to_the_box(look: Look, demo: Demo) -> None:
     page = look("ada", f"/chat/{demo.places['session_id']}/")
     page.evaluate("document.dispatchEvent(new CustomEvent('version', { detail: 99 }))")
