@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from asgiref.sync import async_to_sync
-from django.db.models import Count, OuterRef, QuerySet
+from django.db.models import Count, OuterRef, QuerySet, Subquery
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
@@ -21,6 +22,7 @@ from clawweb.models import (
     DropReason,
     Feedback,
     Heartbeat,
+    JobSample,
     JobState,
     SampleState,
     TrainingJob,
@@ -213,22 +215,37 @@ def _receipt_words(sample: TrainingSample, state: str, count: dict[str, int] | N
 
 
 def jobs_of(user: User) -> QuerySet[TrainingJob]:
-    return TrainingJob.objects.filter(user=user).select_related("parent", "child", "user")
+    return _counted(TrainingJob.objects.filter(user=user))
 
 
 def visible_jobs(user: User) -> QuerySet[TrainingJob]:
     """Everyone's for who runs the training (without texts), one's own for others."""
     if user.runs_training:
-        return TrainingJob.objects.select_related("parent", "child", "user")
+        return _counted(TrainingJob.objects.all())
     return jobs_of(user)
+
+
+def _counted(jobs: QuerySet[TrainingJob]) -> QuerySet[TrainingJob]:
+    """With what `job_json` says beside each: a page of jobs is one query."""
+    until = TrainingJob.objects.filter(user=OuterRef("user"), pk__lte=OuterRef("pk")).order_by()
+    new = JobSample.objects.filter(job=OuterRef("pk"), role="new").order_by()
+    rows = jobs.select_related("parent", "child", "user")
+    return rows.annotate(
+        own_number=Subquery(until.values("user").annotate(n=Count("pk")).values("n")),
+        new_samples=Coalesce(Subquery(new.values("job").annotate(n=Count("pk")).values("n")), 0),
+    )
 
 
 def job_number(job: TrainingJob) -> int:
     """Counts the user's jobs from 1, for people."""
-    return TrainingJob.objects.filter(user=job.user_id, pk__lte=job.pk).count()
+    known: int | None = getattr(job, "own_number", None)  # from a list
+    if known is None:
+        return TrainingJob.objects.filter(user=job.user_id, pk__lte=job.pk).count()
+    return known
 
 
 def job_json(job: TrainingJob) -> dict[str, Any]:
+    samples = getattr(job, "new_samples", None)
     return {
         "id": job.public_id,
         "number": job_number(job),
@@ -241,7 +258,7 @@ def job_json(job: TrainingJob) -> dict[str, Any]:
         "phase": job.phase,
         "attempt": job.attempt,
         "config": job.config,
-        "samples": job.job_samples.filter(role="new").count(),
+        "samples": job.job_samples.filter(role="new").count() if samples is None else samples,
         "parent": job.parent.name if job.parent else None,
         "child": job.child.name if job.child else None,
         "timings": job.timings,

@@ -26,7 +26,7 @@ from clawweb.models import (
     User,
 )
 from clawweb.selectors.console import uses_of_samples
-from clawweb.selectors.learning import adapter_json, adapters_of, seconds_left
+from clawweb.selectors.learning import adapter_json, adapters_of, job_json, jobs_of, seconds_left
 from clawweb.services import finishing, health, jobs
 from clawweb.services.errors import NothingToKeep
 from clawweb.training_run import _train_config
@@ -388,3 +388,12 @@ def test_the_list_of_versions_asks_the_database_no_more_often_for_more_of_them(
         make_adapter(alice, version, "standby")
     with django_assert_max_num_queries(2):
         assert len([adapter_json(row) for row in adapters_of(alice)]) == 8
+
+
+def test_the_list_of_jobs_asks_the_database_no_more_often_for_more_of_them(
+    alice: User, django_assert_max_num_queries: Any
+) -> None:
+    TrainingJob.objects.bulk_create(TrainingJob(user=alice, state="failed") for _ in range(8))
+    with django_assert_max_num_queries(1):
+        rows = [job_json(row) for row in jobs_of(alice).order_by("pk")]
+    assert [(row["number"], row["samples"]) for row in rows] == [(n, 0) for n in range(1, 9)]
