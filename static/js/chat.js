@@ -5,7 +5,7 @@ import { watchKeys } from "./keys.js";
 import { notify } from "./notices.js";
 import { refetch, resync, watchEarlier } from "./refetch.js";
 import { Follow } from "./scroll.js";
-import { askFor, watchSessions } from "./sessions.js";
+import { askFor, nameChat, watchSessions } from "./sessions.js";
 import { connection, newId } from "./socket.js";
 import { Thread } from "./thread.js";
 import { ending } from "./turn.js";
@@ -31,7 +31,7 @@ const settled = () => { composer.busy(Boolean(thread.running())); thread.showMem
 // A second reply would take the place of the first, and of what is said below it.
 function mustWait() {
   const must = asked.size > 0 || thread.running();
-  if (must) say(gettext("Wait for the reply, or stop it first."));
+  if (must) notify(gettext("Wait for the reply, or stop it first."));
   return must;
 }
 
@@ -144,7 +144,7 @@ function enter(session) {
   composer.forget(); // what is being written meanwhile is of this chat, and of no other new one
   root.dataset.session = session.id;
   composer.keep();
-  document.title = session.title ? `${session.title} · clawweb` : "clawweb";
+  nameChat(session.title);
   askFor(sessions, { current: session.id });
 }
 

@@ -16,6 +16,7 @@ export function notify(text, undo = null) {
   close.addEventListener("click", leave);
   notice.append(words);
   if (undo) {
+    notice.dataset.undo = "";
     const button = document.createElement("button");
     button.type = "button";
     button.className = "small";
@@ -24,7 +25,8 @@ export function notify(text, undo = null) {
     notice.append(button);
   }
   notice.append(close);
-  place.replaceChildren(notice);
+  place.querySelector(".notice:not([data-undo])")?.remove(); // what can be undone stays its time
+  place.append(notice);
   let timer = setTimeout(leave, SECONDS * 1000);
   notice.addEventListener("pointerenter", () => clearTimeout(timer));
   let before = null; // what had the focus, and has it again when this is gone

@@ -30,8 +30,7 @@ export function watchSessions({ root, list, find }) {
     if (detail !== list) return;
     if (sought) document.getElementById("status").textContent = list.querySelector("[data-found]")?.textContent ?? "";
     sought = false;
-    if (known === null) return;
-    if (list.contains(document.activeElement)) list.querySelectorAll("[data-session] > a")[known]?.focus();
+    if (known && list.contains(document.activeElement)) list.querySelectorAll("[data-session] > a")[known]?.focus();
     known = null;
   });
 
@@ -99,7 +98,7 @@ export function watchSessions({ root, list, find }) {
   async function patch(item, values) {
     try {
       const session = await call("PATCH", address(item.dataset.session), values);
-      if (session.id === root.dataset.session) document.title = [session.title, "clawweb"].filter(Boolean).join(" · ");
+      if (session.id === root.dataset.session) nameChat(session.title);
       if ("locked" in values) {
         notify(session.locked ? gettext("This chat is kept out of training.") : gettext("This chat may train your agent."));
       }
@@ -138,6 +137,12 @@ export function watchSessions({ root, list, find }) {
     }
     refresh(list);
   }
+}
+
+// The open chat's name, where the browser shows it and as the page's heading.
+export function nameChat(title) {
+  document.title = [title, "clawweb"].filter(Boolean).join(" · ");
+  document.querySelector("h1").textContent = title || gettext("Chat");
 }
 
 // The list as its address asks for it from now on: with these words, so many of them, this one open.
@@ -192,6 +197,4 @@ function deleted(versions) {
   return interpolate(gettext("The chat is deleted. What %s learned from it stays in there: see My agent."), [names]);
 }
 
-function address(id) {
-  return `/api/sessions/${encodeURIComponent(id)}`;
-}
+const address = (id) => `/api/sessions/${encodeURIComponent(id)}`;

@@ -322,7 +322,7 @@ def test_nothing_comes_between_while_a_reply_is_asked_for_again(page: Page, demo
         turn.get_by_role("button", name="Answer again").dblclick()
         box(page).fill("And sleet?")
         page.keyboard.press("Enter")
-        expect(page.locator("#status")).to_have_text("Wait for the reply, or stop it first.")
+        expect(page.locator("#notices")).to_contain_text("Wait for the reply, or stop it first.")
         caught(page, held)
         is_slow[0] = False
         for browser, text in held:

@@ -170,6 +170,39 @@ def test_a_name_that_is_being_written_stays(look: Look) -> None:
     expect(row.get_by_role("link")).to_be_visible()
 
 
+def test_each_of_two_deleted_chats_comes_back(look: Look) -> None:
+    """The second one's notice took the place of the first one's, and of its Undo."""
+    page = look("heron", "/chat/")
+    rows = page.locator("#sessions [data-session]")
+    names = ["Chat 69", "Chat 68"]
+    for name in names:
+        row = rows.filter(has=page.get_by_role("link", name=name, exact=True))
+        row.locator("summary").press("Enter")
+        row.get_by_role("button", name="Delete").press("Enter")
+        expect(row).to_have_count(0)
+    undo = page.locator(".notice").get_by_role("button", name="Undo")
+    expect(undo).to_have_count(2)
+    for left in (1, 0):
+        undo.first.press("Enter")
+        expect(undo).to_have_count(left)
+    for name in names:
+        expect(rows.get_by_role("link", name=name, exact=True)).to_be_visible()
+
+
+def test_the_heading_goes_with_the_open_chats_name(look: Look) -> None:
+    page = look("heron", "/chat/")
+    page.get_by_role("link", name="Chat 67", exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Chat 67")
+    connected(page)
+    row = page.locator(".session-list li").filter(has=page.locator("[aria-current]"))
+    row.locator("summary").press("Enter")
+    row.get_by_role("button", name="Rename").press("Enter")
+    page.keyboard.type("Hail and sleet")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Hail and sleet")
+    expect(page).to_have_title("Hail and sleet · clawweb")
+
+
 def test_what_was_closed_stays_closed(look: Look) -> None:
     """The tests of a refused version are open until somebody has read them."""
     page = look("wren", "/adapters/")
