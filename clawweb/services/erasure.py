@@ -108,9 +108,9 @@ def replay() -> int:
 def erase_user(user: User) -> None:
     """Shut the user out now and stop what works for them; all that is theirs goes with the next
     sweeps. Not the last admin."""
-    if is_last_admin(user):
-        raise ServiceError(_("You are the only admin. Make somebody else one first."))
     with transaction.atomic():
+        if is_last_admin(user):
+            raise ServiceError(_("You are the only admin. Make somebody else one first."))
         audit.record("erase_user", user)
         bury(USER, _name(user))
         User.objects.filter(pk=user.pk).update(is_active=False)
@@ -120,10 +120,13 @@ def erase_user(user: User) -> None:
 
 
 def is_last_admin(user: User) -> bool:
-    """By the rows, whatever `user` is about to become."""
-    admins = User.objects.filter(is_superuser=True)
-    others = admins.filter(is_active=True).exclude(pk=user.pk)
-    return admins.filter(pk=user.pk).exists() and not others.exists()
+    """By the rows, whatever `user` is about to become. Of two admins who go at once the second
+    waits here for the first: called in the transaction that takes the last one away, or not."""
+    admins = User.objects.select_for_update().filter(is_superuser=True).order_by("pk")
+    is_active = dict(admins.values_list("pk", "is_active"))
+    return user.pk in is_active and not any(
+        active for pk, active in is_active.items() if pk != user.pk
+    )
 
 
 def _name(user: User) -> str:

@@ -196,9 +196,13 @@ def check_ports(config: Config, parts: list[Part]) -> None:
         "web": ("CLAWWEB_", config.host, config.port),
         "vllm": ("CLAWWEB_VLLM_", config.vllm_host, config.vllm_port),
     }
-    for part in parts:
-        if part.name in wanted:
-            check_port(*wanted[part.name])
+    here = [wanted[part.name] for part in parts if part.name in wanted]
+    if len({port for *_, port in here}) < len(here):
+        raise StackError(
+            f"CLAWWEB_PORT and CLAWWEB_VLLM_PORT are both {config.port}: set one of them to another"
+        )
+    for each in here:
+        check_port(*each)
 
 
 def check_port(setting: str, host: str, port: int) -> None:

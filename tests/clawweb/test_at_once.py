@@ -24,8 +24,9 @@ from clawweb.models import (
     TrainingSample,
     Turn,
     TurnState,
+    User,
 )
-from clawweb.services import chat, feedback, jobs, sessions, versions
+from clawweb.services import chat, erasure, feedback, jobs, sessions, versions
 from clawweb.services.errors import ServiceError
 from clawweb.stack import database
 from rollouts.types import Message, SamplingParams
@@ -174,6 +175,13 @@ def test_a_pending_reply_is_claimed_by_one_generator(alice):
         assert turn.state == TurnState.STREAMING
     tokens = [turn.lease_token for turn in claimed]
     assert len(set(tokens)) == len(tokens)
+
+
+def test_of_admins_who_leave_at_once_one_stays():
+    admins = [User.objects.create_superuser(f"admin{n}") for n in range(MANY)]
+    left = at_once(lambda n: erasure.erase_user(admins[n]))
+    assert sum(isinstance(each, ServiceError) for each in left) == 1
+    assert User.objects.filter(is_superuser=True, is_active=True).count() == 1
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite serves one machine")

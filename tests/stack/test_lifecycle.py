@@ -35,6 +35,17 @@ def test_a_port_in_use_names_the_setting_to_change(tmp_path: Path) -> None:
             lifecycle.check_ports(config, lifecycle.chosen(config, ["web"]))
 
 
+def test_one_port_for_two_parts_is_refused(tmp_path: Path) -> None:
+    """Each could be had; the one that came second ended with "address already in use"."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    config = settings(tmp_path, port=port, vllm_port=port)
+    with pytest.raises(StackError, match="CLAWWEB_PORT and CLAWWEB_VLLM_PORT"):
+        lifecycle.check_ports(config, lifecycle.chosen(config, ["web", "vllm"]))
+    lifecycle.check_ports(config, lifecycle.chosen(config, ["web"]))
+
+
 @pytest.mark.parametrize("host", ["http://127.0.0.1", "192.0.2.1", "[::1]"])
 def test_an_address_that_is_none_of_this_machine_names_its_setting(
     tmp_path: Path, host: str
