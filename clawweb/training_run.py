@@ -366,9 +366,11 @@ def warm_up() -> None:
         base = loaded_base()
         warm(base, neutral_prompts(), TrainConfig(rank=config().lora_rank))
         wish_probe(base, base.model, _reading())
-    except TrainingError as exc:
-        log.error("no job can train: %s", exc)  # it says all: no traceback
-        doing(sentences.CANNOT_TRAIN % {"why": exc})
+    except Exception as exc:
+        says_all = isinstance(exc, TrainingError)
+        log.error("no job can train: %s", exc, exc_info=None if says_all else exc)
+        why = str(exc) if says_all else f"{type(exc).__name__}, see the worker's log"
+        doing(sentences.CANNOT_TRAIN % {"why": why})
     else:
         doing(sentences.IDLE)
 

@@ -35,6 +35,20 @@ def test_a_worker_with_its_model_waits_for_work(monkeypatch: pytest.MonkeyPatch)
     assert not sentences.gets_ready(sentences.IDLE)
 
 
+def test_what_nobody_expected_is_said_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It stayed at "loading the model" until the next job."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("not enough memory\nfor 94 MB")
+
+    monkeypatch.setattr(training_run, "warm", fail)
+    training_run.warm_up()
+    assert worker._doing == ["cannot train: RuntimeError, see the worker's log"]
+    assert "for 94 MB" in caplog.text and "Traceback" in caplog.text
+
+
 def test_what_is_wrong_with_the_base_is_said_from_the_start_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
