@@ -176,6 +176,7 @@ class UserForm(forms.Form):
     )
     password = forms.CharField(
         label=_("Password"),
+        strip=False,  # where it is asked for a space counts
         widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
         help_text=_("They can change it once they have signed in."),
     )

@@ -91,6 +91,7 @@ class CodeAgain(GoodOnce, ReauthenticateByCode):  # type: ignore[misc]
 class PasswordAgain(ReauthenticateForm):  # type: ignore[misc]
     password = forms.CharField(
         label=gettext_lazy("Password"),
+        strip=False,
         widget=forms.PasswordInput(attrs={"autocomplete": "current-password", "autofocus": True}),
     )
 

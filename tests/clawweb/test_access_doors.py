@@ -99,6 +99,20 @@ def test_who_waits_sees_who_lets_them_in(client: Client, alice: User, admin: Use
 
 
 @pytest.mark.usefixtures("valkey_server", "engine")
+def test_a_space_at_the_end_of_a_password_is_a_part_of_it(
+    client: Client, admin: User, setting: Any
+) -> None:
+    setting(sign_up="open")
+    form = {"username": "dora", "password": "correct horse battery "}
+    client.post("/signup/", form)
+    client.force_login(admin)
+    client.post("/settings/users/", {**form, "username": "emil"})
+    for name in ("dora", "emil"):
+        signed_in = Client().post("/signin/", {**form, "username": name})
+        assert signed_in.status_code == 302
+
+
+@pytest.mark.usefixtures("valkey_server", "engine")
 @pytest.mark.parametrize(("mode", "role"), [("pending", "pending"), ("open", "user")])
 def test_strangers_sign_up_where_that_is_wanted(
     client: Client, db: None, setting: Any, mode: str, role: str

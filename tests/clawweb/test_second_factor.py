@@ -160,6 +160,15 @@ def test_it_is_set_up_and_removed_with_the_password_again(client: Client, alice:
     assert acts()[-1] == "remove_second_factor"
 
 
+def test_a_password_with_a_space_at_its_end_is_said_again(client: Client, alice: User) -> None:
+    alice.set_password(f"{PASSWORD} ")
+    alice.save()
+    client.force_login(alice)
+    asked = "/settings/confirm/?next=/settings/second-factor/"
+    answer = client.post(asked, {"password": f"{PASSWORD} "})
+    assert answer["Location"] == "/settings/second-factor/"
+
+
 def test_ones_own_password_cannot_be_guessed_for_ever(
     client: Client, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
