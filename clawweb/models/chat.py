@@ -3,6 +3,9 @@ services/."""
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
@@ -54,6 +57,22 @@ class TurnState(models.TextChoices):
 FINISHED = (TurnState.COMPLETE, TurnState.STOPPED, TurnState.INTERRUPTED, TurnState.FAILED)
 
 
+class OrderedJSON(models.JSONField):
+    """JSON whose objects keep the order of their names, as a text in the column: PostgreSQL's jsonb
+    sorts them, and a grammar has a schema's names written in their order."""
+
+    def get_prep_value(self, value: Any) -> Any:
+        return json.dumps(value) if value else value  # rows without tools are looked for
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        found = super().from_db_value(value, expression, connection)
+        return json.loads(found) if isinstance(found, str) else found  # else of an older row
+
+    def deconstruct(self) -> Any:
+        name, _path, args, kwargs = super().deconstruct()
+        return name, "django.db.models.JSONField", args, kwargs  # the column is no other
+
+
 class Turn(models.Model):
     """One user message (or more new input messages) and one reply; siblings share a parent."""
 
@@ -80,9 +99,9 @@ class Turn(models.Model):
     # Hints that stood in the reply's prompt, and nowhere else in the conversation.
     prompted_hints = models.JSONField(default=list)
     # What the caller asked for beside the messages, as OpenAI writes it; rendered with them.
-    tools = models.JSONField(default=list)
+    tools = OrderedJSON(default=list)
     tool_choice = models.JSONField(null=True)
-    response_format = models.JSONField(null=True)
+    response_format = OrderedJSON(null=True)
     request_hash = models.CharField(max_length=64, blank=True, db_index=True)  # finds a re-sent one
     readers = models.PositiveSmallIntegerField(default=1)  # requests that wait for this reply
     reply = models.TextField(blank=True)

@@ -16,8 +16,12 @@ from clawweb.api.chat_request import ChatRequest, Unacceptable
 from clawweb.api.openai import SMALL
 from clawweb.models import ChatSession, Turn
 from clawweb.orm import in_db
+from clawweb.selectors.chat import shape_of
 from clawweb.services import accounts
+from clawweb.services.chat import open_turn
+from clawweb.services.sessions import open_session
 from clawweb.streams import Piece
+from rollouts.types import ReplyShape
 from tests.factories import make_adapter
 from tests.generating import eventually, generating
 
@@ -286,3 +290,17 @@ async def test_a_large_request_is_read_beside_the_event_loop(alice, engine, monk
     await ask(alice)
     answer = await ask(alice, messages=[{"role": "user", "content": "w " * SMALL}])
     assert (answer.status_code, threads) == (400, [True, False])
+
+
+@pytest.mark.db
+def test_the_names_of_a_schema_stay_in_the_order_in_which_they_came(alice: Any) -> None:
+    """A grammar has them written in it: what is to be thought of first stands first."""
+    schema = {"type": "object", "properties": {"reasoning": {}, "answer": {}}}
+    form = {"type": "json_schema", "json_schema": {"name": "f", "schema": schema}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    shape = ReplyShape(tools=[tool], response_format=form)
+    session = open_session(user=alice)
+    turn = open_turn(session=session, parent=None, messages=HELLO, source="api", shape=shape)
+    kept = shape_of(Turn.objects.get(pk=turn.pk))
+    assert json.dumps([*kept.tools, kept.response_format]) == json.dumps([tool, form])
+    assert not Turn.objects.filter(tools=[]).exists()
