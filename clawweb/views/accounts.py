@@ -103,6 +103,10 @@ class SignInView(LoginView):
     form_class = SignInForm
     redirect_authenticated_user = True
 
+    def get_success_url(self) -> str:
+        wanted: str = super().get_success_url()
+        return reverse("chat") if wanted == self.request.path else wanted  # else it led to itself
+
     def get_context_data(self, **context: object) -> dict[str, object]:
         provider = single_sign_on.name() if single_sign_on.is_set() else ""
         sign_up = config().sign_up != "closed"

@@ -99,6 +99,14 @@ def test_who_waits_sees_who_lets_them_in(client: Client, alice: User, admin: Use
 
 
 @pytest.mark.usefixtures("valkey_server", "engine")
+def test_who_is_signed_in_is_led_from_there_into_the_chat(client: Client, alice: User) -> None:
+    client.force_login(alice)
+    for path, leads in (("/signin/", "/chat/"), ("/signin/?next=/jobs/", "/jobs/")):
+        assert client.get(path)["Location"] == leads
+    assert client.get("/signin/?next=/signin/")["Location"] == "/chat/"
+
+
+@pytest.mark.usefixtures("valkey_server", "engine")
 def test_a_space_at_the_end_of_a_password_is_a_part_of_it(
     client: Client, admin: User, setting: Any
 ) -> None:
