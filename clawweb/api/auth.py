@@ -43,8 +43,8 @@ class Scoped:
         self.scope = scope
 
     def __call__(self, request: HttpRequest) -> User | None:
-        if request.headers.get("Authorization"):
-            key = key_for(bearer(request))
+        if token := bearer(request):
+            key = key_for(token)
             if key is None:
                 note_wrong_key(request.META.get("REMOTE_ADDR", ""))
                 return None
@@ -52,8 +52,11 @@ class Scoped:
                 raise HttpError(403, lacks(key, self.scope))
             request.api_key = key  # type: ignore[attr-defined]
             return key.user
+        # Anything else there may be a proxy's own password, which a browser sends along.
         user = request.user
         if not user.is_authenticated:
+            if request.headers.get("Authorization"):
+                note_wrong_key(request.META.get("REMOTE_ADDR", ""))
             return None
         if user.is_pending:
             raise HttpError(403, "An admin has not let you in yet.")

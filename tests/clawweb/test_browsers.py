@@ -134,6 +134,17 @@ def test_a_key_is_no_browser(alice: User, client: Client) -> None:
     assert not UserSession.objects.exists()
 
 
+def test_a_proxys_own_password_is_no_key(alice: User, valkey_server: None) -> None:
+    """A browser that was asked for one by a proxy in front sends it along with every call."""
+    client = Client(headers={"Authorization": "Basic dXNlcjpwYXNz"}, enforce_csrf_checks=True)
+    assert client.get("/api/sessions").status_code == 401
+    client.force_login(alice)
+    assert client.get("/api/sessions").status_code == 200
+    assert UserSession.objects.filter(user=alice).exists()
+    refused = client.post("/api/agent/pause", {"paused": True}, content_type="application/json")
+    assert refused.status_code == 403  # without the token of a form, as ever
+
+
 # Sockets
 
 
