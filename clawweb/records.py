@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import Annotated, Any, Literal, TypeVar
@@ -170,8 +171,14 @@ def _call(call: dict[str, Any]) -> dict[str, Any]:
     return {**call, "function": {**function, "arguments": arguments}}
 
 
+def is_printable(text: str) -> bool:
+    """Whether a caller may call something so: spaces of any width are letters, too, as French has
+    them before a question mark; str.isprintable takes but the plain one."""
+    return not any(unicodedata.category(letter).startswith("C") for letter in text)
+
+
 def _printable(name: str) -> str:
-    if not name.isprintable():
+    if not is_printable(name):
         raise ValueError("a caller's name for a session is printable text")
     return name
 

@@ -25,6 +25,7 @@ from clawweb.models import ApiKey, Turn, TurnState, User
 from clawweb.models.ids import is_number
 from clawweb.orm import in_db
 from clawweb.problem import openai_error as error
+from clawweb.records import is_printable
 from clawweb.selectors.learning import adapters_of
 from clawweb.services import requests
 from clawweb.services.accounts import key_for
@@ -181,7 +182,7 @@ def headers_of(request: HttpRequest) -> dict[str, str]:
     ones are left out."""
     found: dict[str, str] = {}
     if session := _text(request, "X-Session-Id"):
-        if len(session) > MAX_SESSION_NAME or not session.isprintable():
+        if len(session) > MAX_SESSION_NAME or not is_printable(session):
             raise Unacceptable(f"X-Session-Id has at most {MAX_SESSION_NAME} printable characters.")
         found["session"] = session
     if kind := request.headers.get("X-Turn-Type", "").lower():
@@ -191,7 +192,7 @@ def headers_of(request: HttpRequest) -> dict[str, str]:
     if request.headers.get("X-Session-Done", "").lower() in _YES:
         found["done"] = "yes"
     if once := _text(request, "Idempotency-Key"):
-        if len(once) > MAX_ONCE or not once.isprintable():
+        if len(once) > MAX_ONCE or not is_printable(once):
             raise Unacceptable(f"Idempotency-Key has at most {MAX_ONCE} printable characters.")
         found["once"] = once
     retries = request.headers.get("X-Stainless-Retry-Count", "")

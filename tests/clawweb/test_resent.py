@@ -13,7 +13,10 @@ from django.test import AsyncClient
 
 from clawweb.models import ChatSession, Turn
 from clawweb.orm import in_db
+from clawweb.records import write_line
+from clawweb.selectors.records import conversation_lines
 from clawweb.services import accounts, requests
+from clawweb.services.imports import Import
 from clawweb.services.requests import Request
 from rollouts.engines.scripted import ScriptedEngine
 from rollouts.errors import EngineUnavailable
@@ -151,6 +154,21 @@ async def test_a_sessions_name_is_short_and_printable(key, engine, name):
     answer = await ask(key, session_id=name)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "session_id")
     assert await in_db(ChatSession.objects.count) == 0
+
+
+async def test_a_sessions_name_may_have_any_space_and_comes_back_from_a_file(
+    key, engine, valkey_server, bob
+):
+    name = "Pourquoi\u202f? Voil\u00e0\u00a0!"
+    async with generating():
+        await ask(key, session_id=name)
+        await ask(key, headers={"X-Session-Id": name.encode().decode("latin-1")})
+    session = await in_db(ChatSession.objects.select_related("user").get)
+    assert session.external_id == name
+    lines = await in_db(lambda: [write_line(line) for line in conversation_lines(session.user)])
+    taken = await in_db(Import, bob)
+    await in_db(taken.take_all, enumerate(line.encode() for line in lines))
+    assert (taken.report.sessions, taken.report.turns, taken.report.left_out) == (1, 2, 0)
 
 
 @pytest.mark.parametrize("sent", ["utf-8", "latin-1"])
