@@ -14,7 +14,7 @@ from clawweb.selectors.policy import training_policy
 _FIELD = re.compile(r"^    ([a-z]\w*): .*?(?:#\s*(.*))?$")
 _GROUP = re.compile(r"^    # ([A-Z].*)$")
 _SECRET = re.compile(r"(^|_)(key|token|password|secret)$")  # not `tokens_…`
-_LOGIN = re.compile(r"//[^/@]*@")  # of a URL
+_LOGIN = re.compile(r"//[^/]*@")  # of a URL, to its last @: a password may have one
 HIDDEN = "••••"
 
 

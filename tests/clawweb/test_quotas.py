@@ -249,7 +249,7 @@ def test_the_api_says_when_to_come_back(
 def test_admins_see_every_setting_and_where_it_comes_from(
     client: Client, admin: User, setting: Any
 ) -> None:
-    setting(batch=5, judge_key="s3cret", database_url="postgres://me:s3cret@db/x?password=s3cret")
+    setting(batch=5, judge_key="s3cret", database_url="postgres://me:a@s3cret@db/x?password=s3cret")
     found = {row.name: row for row in effective()}
     from clawweb.config import Config
 
