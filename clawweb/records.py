@@ -183,13 +183,16 @@ def _printable(name: str) -> str:
     return name
 
 
-def zoned(at: datetime) -> datetime:
-    """A time without a zone counts as UTC; one that UTC has no year for is none."""
+def zoned(at: datetime) -> datetime | None:
+    """A time without a zone counts as UTC; one that UTC has no year for is none. The calendar's
+    first and last day are no times: many programs write them for "never", and a page would have to
+    show them where the clock is behind or ahead."""
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     try:
-        return at.astimezone(UTC)
+        at = at.astimezone(UTC)
     except OverflowError as exc:
         raise ValueError("a time lies between the years 1 and 9999") from exc
+    return at if at.date() not in (date.min, date.max) else None
 
 
 Message = Annotated[dict[str, Any], AfterValidator(_message)]

@@ -6,10 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from django.test import Client
 from pydantic import ValidationError
 
 from clawweb.api.chat_request import ChatRequest
-from clawweb.models import Turn, User
+from clawweb.models import ChatSession, Turn, User
 from clawweb.openclaw_records import OpenClawTurn
 from clawweb.records import MAX_DEPTH, MAX_LINE, BadLine, TurnLine, kind_of, parse_line
 from clawweb.selectors.chat import messages_for
@@ -149,3 +150,20 @@ def test_of_many_wrong_items_the_first_is_told(shape: Any, body: dict[str, Any])
     with pytest.raises(ValidationError) as told:
         shape.model_validate_json(json.dumps({**ours, **body}))
     assert told.value.error_count() < 5
+
+
+@pytest.mark.parametrize("never", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999Z"])
+@pytest.mark.parametrize("ahead", ["-300", "300"])
+def test_what_others_write_for_never_is_no_time(
+    client: Client, alice: User, never: str, ahead: str
+) -> None:
+    """No page could show it to whose clock is behind, or ahead."""
+    times = {"created_at": never, "updated_at": never, "closed_at": never}
+    session = json.dumps({"type": "session", "version": 1, "id": "s", **times}).encode()
+    turn = turn_of(created_at=never, started_at=never, finished_at=never)
+    assert brought_in(alice, session + b"\n" + turn).report.turns == 1
+    assert ChatSession.objects.get().closed_at is None
+    client.force_login(alice)
+    client.cookies["ahead"] = ahead
+    chat = f"/chat/{ChatSession.objects.get().public_id}/"
+    assert [client.get(page).status_code for page in ("/sessions/", chat)] == [200, 200]
