@@ -58,7 +58,10 @@ class Answer:
         longer than the line may be silent. How it ended when nothing of it came."""
         self._beginning = asyncio.create_task(self._first_piece())
         await self._or_stop(self._beginning, seconds=PACE_SECONDS)
-        return self._begun[-1].ended if self._beginning.done() else None
+        ended = self._begun[-1].ended if self._beginning.done() else None
+        if ended is not None and ended.state == TurnState.FAILED:
+            detach(self._stop())  # nobody will read the other choices
+        return ended
 
     async def _first_piece(self) -> None:
         async for piece in self._first:

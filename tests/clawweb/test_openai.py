@@ -21,7 +21,8 @@ from clawweb.services import accounts
 from clawweb.services.chat import open_turn
 from clawweb.services.sessions import open_session
 from clawweb.streams import Piece
-from rollouts.types import ReplyShape
+from rollouts.errors import EngineRefused
+from rollouts.types import ReplyShape, SamplingParams
 from tests.factories import make_adapter
 from tests.generating import eventually, generating
 
@@ -290,6 +291,20 @@ async def test_a_large_request_is_read_beside_the_event_loop(alice, engine, monk
     await ask(alice)
     answer = await ask(alice, messages=[{"role": "user", "content": "w " * SMALL}])
     assert (answer.status_code, threads) == (400, [True, False])
+
+
+async def test_of_a_stream_whose_first_choice_fails_at_once_the_others_are_stopped(
+    alice, engine, valkey_server, monkeypatch
+):
+    async def generate(*_: Any, params: SamplingParams, **__: Any) -> None:
+        if params.seed == 7:
+            raise EngineRefused("no")
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(type(engine), "generate", generate)
+    async with generating():
+        assert (await ask(alice, stream=True, n=2, seed=7)).status_code == 400
+        await eventually(Turn.objects.filter(state="stopped").exists)
 
 
 @pytest.mark.db
