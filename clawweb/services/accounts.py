@@ -121,10 +121,7 @@ def add_user_from_elsewhere(*, username: str, role: str) -> User:
     """A new user without a password, who signs in at the provider of the settings; of that name, or
     one like it: a name that another has is never given twice."""
     wanted = re.sub(r"[^\w.@+-]", "", User.normalize_username(username))[:140] or "user"
-    for number in itertools.count(1):
-        user = User(username=wanted if number == 1 else f"{wanted}-{number}", role=role)
-        if not User.objects.filter(username__iexact=user.username).exists():
-            break
+    user = User(username=_free_name(wanted), role=role)
     user.set_unusable_password()
     with transaction.atomic():
         user.save()
@@ -222,5 +219,11 @@ def first_admin_link() -> str | None:
     admins = User.objects.filter(is_superuser=True, is_active=True)
     if admins.exclude(last_login=None).exists():
         return None
-    admin = admins.order_by("id").first() or User.objects.create_superuser("admin")
+    admin = admins.order_by("id").first() or User.objects.create_superuser(_free_name("admin"))
     return make_link(admin)
+
+
+def _free_name(wanted: str) -> str:
+    """That, or with a number; whoever is called "admin" and is none does not become one by it."""
+    names = itertools.chain([wanted], (f"{wanted}-{n}" for n in itertools.count(2)))
+    return next(name for name in names if not User.objects.filter(username__iexact=name).exists())
