@@ -46,7 +46,8 @@ def test_what_nobody_expected_is_said_too(
     monkeypatch.setattr(training_run, "warm", fail)
     training_run.warm_up()
     assert worker._doing == ["cannot train: RuntimeError, see the worker's log"]
-    assert "for 94 MB" in caplog.text and "Traceback" in caplog.text
+    assert "for 94 MB" in caplog.text
+    assert "Traceback" in caplog.text
 
 
 def test_what_is_wrong_with_the_base_is_said_from_the_start_on(
