@@ -58,11 +58,13 @@ FINISHED = (TurnState.COMPLETE, TurnState.STOPPED, TurnState.INTERRUPTED, TurnSt
 
 
 class OrderedJSON(models.JSONField):
-    """JSON whose objects keep the order of their names, as a text in the column: PostgreSQL's jsonb
-    sorts them, and a grammar has a schema's names written in their order."""
+    """JSON whose objects keep the order of their names, on PostgreSQL as a text in the column: its
+    jsonb sorts them, and a grammar has a schema's names written in their order."""
 
-    def get_prep_value(self, value: Any) -> Any:
-        return json.dumps(value) if value else value  # rows without tools are looked for
+    def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
+        if value and connection.vendor == "postgresql":  # rows without tools are looked for
+            value = json.dumps(value)
+        return super().get_db_prep_value(value, connection, prepared)
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
         found = super().from_db_value(value, expression, connection)

@@ -138,16 +138,21 @@ def test_votes_reach_the_server_one_after_the_other(held_votes: HeldVotes) -> No
     assert [route.request.post_data_json["value"] for route in held][1:] == [1]
 
 
+def not_disliked_yet(turn: Locator, held: list[Route]) -> Locator:
+    """Its thumb down; a test before this one may have left it pressed."""
+    bad = turn.get_by_role("button", name="Bad reply")
+    if bad.get_attribute("aria-pressed") == "true":
+        bad.click()
+        caught(turn.page, held)
+        held.pop().fulfill(json={"state": "withdrawn", "text": "Taken back"})
+    return bad
+
+
 def test_who_types_on_is_not_led_back_to_the_thumb(held_votes: HeldVotes) -> None:
     """On a slow line "Done" is answered late; the focus on the thumb, Enter would take it back."""
     turn, held = held_votes
     page = turn.page
-    bad = turn.get_by_role("button", name="Bad reply")
-    if bad.get_attribute("aria-pressed") == "true":
-        bad.click()
-        caught(page, held)
-        held.pop().fulfill(json={"state": "withdrawn", "text": "Taken back"})
-    bad.click()
+    not_disliked_yet(turn, held).click()
     caught(page, held)
     held[0].fulfill(json={"state": "saved", "text": "Saved"})
     turn.get_by_role("button", name="Done").click()
@@ -164,11 +169,7 @@ def test_what_is_said_of_a_reply_stays_where_its_vote_does_not_arrive(
 ) -> None:
     turn, held = held_votes
     page = turn.page
-    bad = turn.get_by_role("button", name="Bad reply")
-    if bad.get_attribute("aria-pressed") == "true":
-        bad.click()
-        caught(page, held)
-        held.pop().fulfill(json={"state": "withdrawn", "text": "Taken back"})
+    bad = not_disliked_yet(turn, held)
     bad.click()
     words = turn.get_by_label("In your own words")
     words.fill("begin with the answer")
