@@ -27,6 +27,12 @@ def in_request(request: HttpRequest) -> Iterator[None]:
         _REQUEST.reset(token)
 
 
+def bearer(request: HttpRequest) -> str:
+    """The key that it came with, as it was sent; empty without one."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
 def request_id() -> str:
     """Of the request at hand; empty outside of one."""
     return getattr(_REQUEST.get(), "request_id", "")

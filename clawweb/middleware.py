@@ -190,8 +190,7 @@ _TO_A_SECOND_FACTOR = (
 def note_seen(request: HttpRequest) -> None:
     """Write down that this browser was here: once in some minutes for each process, because a
     write for each page would be most of what a small database does."""
-    by_key = request.headers.get("Authorization", "").lower().startswith("bearer ")
-    if by_key or settings.SESSION_COOKIE_NAME not in request.COOKIES:
+    if acting.bearer(request) or settings.SESSION_COOKIE_NAME not in request.COOKIES:
         return
     now = time.monotonic()
     key = request.session.session_key or ""

@@ -9,15 +9,11 @@ from django.http import HttpRequest
 from django.middleware.csrf import CsrfViewMiddleware
 from ninja.errors import HttpError
 
+from clawweb.acting import bearer
 from clawweb.limits import note_wrong_key
 from clawweb.models import ApiKey, User
 from clawweb.selectors.access import commanded_users, lacks_second_factor
 from clawweb.services.accounts import key_for
-
-
-def bearer(request: HttpRequest) -> str:
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def lacks(key: ApiKey, scope: str) -> str:

@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from clawweb import disk
-from clawweb.api.auth import bearer
+from clawweb.acting import bearer
 from clawweb.config import config
 from clawweb.models import Judgement, TrainingJob, TrainingSample, Turn
 from clawweb.selectors import operations

@@ -14,8 +14,9 @@ from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
 from clawweb import tasks
+from clawweb.acting import bearer
 from clawweb.api.admission import within_limits
-from clawweb.api.auth import bearer, lacks
+from clawweb.api.auth import lacks
 from clawweb.api.chat_request import MAX_SESSION_NAME, ChatRequest
 from clawweb.api.completions import Answer, detach, failure, stop_all
 from clawweb.api.openai_errors import OUR_FAULT, Unacceptable

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Response, Route, WebSocketRoute, expect
@@ -208,6 +208,13 @@ def test_a_late_answer_about_a_reply_does_not_take_its_vote_back(held_votes: Hel
     expect(good).not_to_have_attribute("aria-pressed", before or "")
 
 
+def open_through(page: Page, between: Callable[[WebSocketRoute], None]) -> None:
+    """A new chat, whose socket goes through `between`."""
+    page.route_web_socket("**/ws/chat/", between)
+    page.goto("/chat/")
+    connected(page)
+
+
 def test_a_message_is_stopped_before_its_reply_has_a_name(page: Page, demo: Demo) -> None:
     held: list[tuple[WebSocketRoute, str | bytes]] = []
 
@@ -222,9 +229,7 @@ def test_a_message_is_stopped_before_its_reply_has_a_name(page: Page, demo: Demo
             )
         )
 
-    page.route_web_socket("**/ws/chat/", between)
-    page.goto("/chat/")
-    connected(page)
+    open_through(page, between)
     box(page).fill("Never mind.")
     page.keyboard.press("Enter")
     page.keyboard.press("Escape")
@@ -250,9 +255,7 @@ def test_an_edit_that_a_dying_connection_swallowed_is_sent_again(page: Page, dem
 
         browser.on_message(pass_on)
 
-    page.route_web_socket("**/ws/chat/", between)
-    page.goto("/chat/")
-    connected(page)
+    open_through(page, between)
     with demo.writing(200):
         box(page).fill("What is rain?")
         page.keyboard.press("Enter")
@@ -279,9 +282,7 @@ def test_that_a_reply_has_ended_is_told_after_a_break(page: Page, demo: Demo) ->
         sockets.append(socket)
         socket.connect_to_server()
 
-    page.route_web_socket("**/ws/chat/", listen)
-    page.goto("/chat/")
-    connected(page)
+    open_through(page, listen)
     with demo.writing(8):
         box(page).fill("one two three four five six")
         page.keyboard.press("Enter")
@@ -311,9 +312,7 @@ def test_nothing_comes_between_while_a_reply_is_asked_for_again(page: Page, demo
             lambda text: held.append((browser, text)) if is_slow[0] else browser.send(text)
         )
 
-    page.route_web_socket("**/ws/chat/", between)
-    page.goto("/chat/")
-    connected(page)
+    open_through(page, between)
     with demo.writing(200):
         box(page).fill("What is hail?")
         page.keyboard.press("Enter")
