@@ -145,7 +145,8 @@ def test_eight_ratings_teach_a_wish(stack: Stack, tmp_path: Path) -> None:
     """The bench's short form: real engine, real model; fails when learning breaks."""
     key = stack.config.secret("vllm_key", stack.config.vllm_key)
     engine = build_engine(EngineConfig(url=stack.config.vllm, key=key))
-    lab = Lab(engine, load_base(stack.config.model_folder, threads=1), tmp_path)
+    base = load_base(stack.config.model_folder, threads=1, kept=stack.config.var / "small-talk")
+    lab = Lab(engine, base, tmp_path)
     started = time.monotonic()
     cell = Cell(lab, QUICK, PEOPLE["short"], 0, QUICK_ASKED).run(8, with_gate=False)
     assert quick([cell], time.monotonic() - started) == 0, cell

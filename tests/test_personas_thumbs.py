@@ -63,7 +63,7 @@ def preference(base: Base, model: PeftModel, samples: Sequence[Sample]) -> float
 
 @pytest.mark.stack
 def test_thumbs_after_hints_part_what_was_liked_and_the_way_back_leaves_it(stack: Stack) -> None:
-    base = load_base(stack.config.model_folder, threads=1)
+    base = load_base(stack.config.model_folder, threads=1, kept=stack.config.var / "small-talk")
     samples, neutral = rated(base), neutral_prompts()[:4]
     model, steps, parted = attach(base, CONFIG, None), [], []
 
