@@ -44,6 +44,7 @@ from bench.personas.recipes import QUICK, RECIPES, made_with
 from bench.personas.report import write_report
 from bench.personas.rows import DEFAULT, SAME, Cells, cell_of, is_judged_bare, longest
 from bench.personas.stages import FIRST_PEOPLE, Key, first_stage, second_stage
+from clawweb.config import ROOT
 from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
 from tests.realstack import new_stack
@@ -200,7 +201,8 @@ def run_cells(wanted: Sequence[Key], args: argparse.Namespace, found: Cells) -> 
         if not url:
             stack.start("--parts", "vllm")
             url, key = stack.config.vllm, stack.config.secret("vllm_key", stack.config.vllm_key)
-        base = load_base(stack.config.model_folder, threads=args.threads)
+        kept = ROOT / "var" / "small-talk"  # where `make run` keeps it, too
+        base = load_base(stack.config.model_folder, threads=args.threads, kept=kept)
         wish_probe(base, base.model)  # as a worker does before its first job
         patient = EngineConfig(url=url, key=key, silence_seconds=900)  # it may serve others, too
         lab = Lab(build_engine(patient), base, folder)
