@@ -31,7 +31,7 @@ from clawweb.selectors.hints import hints_to_prompt
 from clawweb.selectors.learning import live_adapter, policy_of, trained_on_from
 from clawweb.selectors.placing import history_hash
 from clawweb.selectors.trials import trial_for
-from clawweb.services import judgements, quotas, waiting
+from clawweb.services import judgements, waiting
 from clawweb.services.errors import ServiceError
 from rollouts.types import PLAIN, Message, Policy, ReplyShape, Rollout, SamplingParams
 
@@ -68,8 +68,7 @@ def open_turn(
     if source == "ui" and (known := turn_sent_as(session.user, client_id)):
         return known
     user = user or User.objects.get(pk=session.user_id)  # a socket's own is as old as the socket
-    quotas.check_tokens(user)
-    waiting.check_line(user)
+    waiting.check_room(user)
     recorded = not (aside or session.temporary or user.consent == Consent.NOTHING)
     turn = Turn(
         session=session,

@@ -21,7 +21,7 @@ from django.utils.translation import gettext as _
 from clawweb.models import ApiKey, Turn, TurnState
 from clawweb.selectors.chat import begins_anew, input_of
 from clawweb.selectors.placing import plain
-from clawweb.services import chat, sessions
+from clawweb.services import chat, sessions, waiting
 from clawweb.services.errors import OtherRequest, QuotaReached
 from clawweb.services.sessions import Place
 from rollouts.types import PLAIN, Message, ReplyShape, SamplingParams
@@ -75,6 +75,8 @@ def open_request(request: Request) -> list[Turn]:
 
 
 def _place(request: Request) -> Place:
+    if request.session:  # whose name would open a session that stays empty
+        waiting.check_room(request.key.user)
     return sessions.place(
         user=request.key.user,
         api_key=request.key,

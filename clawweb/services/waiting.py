@@ -16,10 +16,17 @@ from clawweb.config import config
 from clawweb.events import changed
 from clawweb.models import Turn, TurnState, User
 from clawweb.sentences import NOBODY_CAME
+from clawweb.services import quotas
 from clawweb.services.errors import QueueFull
 
 SHARE = 4  # one user may fill this part of the line: a quarter
 LONGEST_RETRY = 60  # seconds
+
+
+def check_room(user: User) -> None:
+    """QuotaReached or QueueFull when this user can be given no further reply just now."""
+    quotas.check_tokens(user)
+    check_line(user)
 
 
 def check_line(user: User) -> None:

@@ -13,10 +13,10 @@ from clawweb.models import AdapterState, ChatSession, TrainingJob, Turn, User
 from clawweb.selectors import quotas
 from clawweb.selectors.agent import agent_status
 from clawweb.selectors.effective import HIDDEN, effective
-from clawweb.services import accounts, chat, erasure, housekeeping, jobs, serving
-from clawweb.services.errors import QuotaReached
+from clawweb.services import accounts, chat, erasure, housekeeping, jobs, requests, serving
+from clawweb.services.errors import QueueFull, QuotaReached
 from clawweb.services.forgetting import erase_learning
-from rollouts.types import Rollout, SamplingParams
+from rollouts.types import Message, Rollout, SamplingParams
 from tests.factories import make_adapter, make_turn, rated
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
@@ -88,6 +88,28 @@ def test_who_has_had_enough_is_told_when_there_is_more(
     alice.tokens_per_day = 0  # her own: no limit
     alice.save()
     make_turn(alice)
+
+
+@pytest.mark.parametrize(
+    ("limit", "refusal"), [({"tokens_per_day": 15}, QuotaReached), ({"queue_turns": 1}, QueueFull)]
+)
+def test_a_request_that_is_refused_opens_no_session_under_its_name(
+    alice: User, setting: Any, limit: dict[str, int], refusal: type[Exception]
+) -> None:
+    used(alice, 10, 5)
+    Turn.objects.update(state="pending", finished_at=None)
+    setting(**limit)
+    key, _ = accounts.make_key(user=alice, name="t", scopes=accounts.CLI_SCOPES)
+    with pytest.raises(refusal):
+        requests.open_request(
+            requests.Request(
+                key=key,
+                messages=[Message(role="user", content="hello")],
+                params=[SamplingParams()],
+                session="work",
+            )
+        )
+    assert not ChatSession.objects.filter(external_id="work").exists()
 
 
 def test_nobody_is_summed_up_without_a_limit(
