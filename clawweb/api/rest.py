@@ -30,7 +30,7 @@ from clawweb.selectors import chat as chats
 from clawweb.selectors import learning
 from clawweb.selectors.agent import agent_status
 from clawweb.selectors.waiting import replies_before
-from clawweb.services import feedback, housekeeping, jobs, serving, versions
+from clawweb.services import feedback, housekeeping, jobs, retyping, serving, versions
 from clawweb.services.errors import ServiceError
 from clawweb.services.outage import outage
 
@@ -254,7 +254,7 @@ def post_turn(request: HttpRequest, turn_id: str, body: TurnIn) -> Any:
     """Say whether a turn is part of the conversation (main) or a background call (side); its
     rating, if training has not taken it yet, counts or does not count from then on."""
     user = caller(request)
-    feedback.set_turn_type(turn=chats.turn_of(user, turn_id), turn_type=body.turn_type)
+    retyping.set_turn_type(turn=chats.turn_of(user, turn_id), turn_type=body.turn_type)
     turn = chats.turn_of(user, turn_id)
     tasks.after_retyping(turn)
     return chats.turn_json(turn)

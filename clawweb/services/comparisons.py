@@ -28,7 +28,7 @@ from clawweb.models import (
 from clawweb.selectors.agent import version_name
 from clawweb.selectors.comparisons import previous_version, usable_versions
 from clawweb.selectors.learning import live_adapter
-from clawweb.services import chat, feedback, serving
+from clawweb.services import chat, retyping, serving
 from clawweb.services.errors import (
     AlreadyDecided,
     CannotCompare,
@@ -170,7 +170,7 @@ def decide(*, comparison: Comparison, verdict: str) -> None:
             return  # said twice
         raise AlreadyDecided(_("You have decided this one already."))
     if verdict == "second" and comparison.kind != Comparison.RECHECK:
-        feedback.set_turn_type(turn=comparison.second, turn_type=MAIN)
+        retyping.set_turn_type(turn=comparison.second, turn_type=MAIN)
     changed(comparison.user_id, "turn", comparison.first.public_id)
     changed(comparison.user_id, "comparison", comparison.public_id)
 

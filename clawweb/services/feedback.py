@@ -31,7 +31,7 @@ from clawweb.records import FeedbackLine
 from clawweb.selectors.chat import messages_for
 from clawweb.selectors.hints import undisputed_samples
 from clawweb.services.errors import Contradiction, NothingToRate, NotRecorded, UnknownReason
-from clawweb.turn_types import MAIN, OWNER
+from clawweb.turn_types import MAIN, SIDE
 from rollouts.types import SamplingParams
 
 MAX_COMMENT = 4000
@@ -297,40 +297,6 @@ def _follows(turn: Turn) -> bool:
     return sum(message["role"] == "user" for message in messages_for(turn)) > 1
 
 
-@transaction.atomic
-def set_turn_type(*, turn: Turn, turn_type: str) -> None:
-    """Its user says whether a turn is main or side; no rule and no header has a say after that.
-
-    What it gives to training follows: a sample that is not claimed yet is dropped as a side turn's,
-    and one that was dropped for that alone counts again.
-    """
-    row = Turn.objects.select_for_update(of=("self",)).select_related("session__user")
-    turn = row.get(pk=turn.pk)
-    turn.turn_type, turn.turn_type_from = turn_type, OWNER
-    turn.save(update_fields=["turn_type", "turn_type_from"])
-    sample = turn.samples.select_related("user").order_by("-id").first()
-    if sample is not None:
-        _retype(turn, sample)
-        changed(turn.session.user_id, "receipt", turn.public_id)
-    changed(turn.session.user_id, "turn", turn.public_id)
-
-
-def _retype(turn: Turn, sample: TrainingSample) -> None:
-    """Drop the sample or take it up again, as its turn's type now wants it."""
-    seen = {"state": sample.state, "drop_reason": sample.drop_reason}
-    if turn.turn_type != MAIN and sample.state in (SampleState.WAITING, SampleState.READY):
-        sample.state, sample.held_back = SampleState.DROPPED, False
-        sample.drop_reason = DropReason.SIDE_TURN
-    elif turn.turn_type == MAIN and sample.drop_reason == DropReason.SIDE_TURN:
-        hinted = sample.teaches
-        sample.drop_reason = drop_reason(turn, reward=sample.reward, hinted=hinted)
-        if not sample.drop_reason:
-            settle(sample)
-    TrainingSample.objects.filter(pk=sample.pk, **seen).update(
-        state=sample.state, drop_reason=sample.drop_reason, held_back=sample.held_back
-    )
-
-
 def settle(sample: TrainingSample) -> None:
     """From waiting to ready, unsaved; every fifth one of a user with a version is kept for the
     gate."""
@@ -370,7 +336,8 @@ def settle_due() -> list[User]:
 
 def give_back(samples: QuerySet[TrainingSample], *, refused: bool = False) -> None:
     """Samples, asked for by the state they are in, count again, unless a newer rating has replaced
-    them, two versions were refused, or their turn became a side turn meanwhile."""
+    them, two versions were refused, or their turn, or the one that a judge read them from, became a
+    side turn meanwhile."""
     if refused:
         samples.update(refusals=F("refusals") + 1)
     samples.filter(replaced_by__isnull=False).update(state=SampleState.SUPERSEDED, job=None)
@@ -378,6 +345,7 @@ def give_back(samples: QuerySet[TrainingSample], *, refused: bool = False) -> No
         (samples.filter(refusals__gte=2), DropReason.REFUSED),
         (samples.exclude(user__consent=Consent.TRAIN), DropReason.CONSENT),
         (samples.exclude(turn__turn_type=MAIN), DropReason.SIDE_TURN),
+        (samples.filter(judgement__next_turn__turn_type=SIDE), DropReason.NO_SIGNAL),
     ):
         unwanted.update(state=SampleState.DROPPED, drop_reason=why, job=None)
     samples.update(state=SampleState.READY, job=None)

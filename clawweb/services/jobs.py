@@ -346,7 +346,8 @@ def withdraw_consent(user: User) -> None:
     unlearned = TrainingSample.objects.filter(
         Q(state__in=OPEN_SAMPLE)
         | Q(state=SampleState.SUPERSEDED, replaced_by=None)  # could count again
-        | Q(state=SampleState.DROPPED, drop_reason=DropReason.SIDE_TURN),
+        | Q(state=SampleState.DROPPED, drop_reason=DropReason.SIDE_TURN)
+        | Q(state=SampleState.DROPPED, drop_reason=DropReason.NO_SIGNAL, judgement__isnull=False),
         user=user,
     )
     touched = list(unlearned.values_list("pk", flat=True))

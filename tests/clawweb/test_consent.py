@@ -13,7 +13,7 @@ from clawweb.models import Consent, DropReason, JobState, TrainingJob, Turn, Tur
 from clawweb.selectors.chat import messages_for, reply_message, turn_of
 from clawweb.selectors.hints import hints_to_prompt
 from clawweb.selectors.learning import receipt
-from clawweb.services import accounts, chat, feedback, housekeeping, jobs, sessions
+from clawweb.services import accounts, chat, feedback, housekeeping, jobs, retyping, sessions
 from clawweb.services.errors import NothingReady, NotRecorded
 from rollouts.types import BASE, Message, Rollout, SamplingParams
 from tests.factories import claimed_job, down, make_turn, rated, up
@@ -111,11 +111,11 @@ def test_nothing_that_could_count_again_is_left_when_training_ends(alice: User) 
     job = claimed_job(alice)
     down(taken)
     down(aside)
-    feedback.set_turn_type(turn=aside, turn_type="side")
+    retyping.set_turn_type(turn=aside, turn_type="side")
     choose(alice, Consent.KEEP)
     choose(alice, Consent.TRAIN)
     jobs.end_job(job, state=JobState.CANCELLED)
-    feedback.set_turn_type(turn=aside, turn_type="main")
+    retyping.set_turn_type(turn=aside, turn_type="main")
     feedback.rate_turn(turn=make_turn(alice), author=alice, changes={"value": 1})
     for turn in (old, new, aside, taken):
         assert turn.samples.get().drop_reason == DropReason.CONSENT

@@ -11,7 +11,9 @@ from django.urls import reverse
 from clawweb.models import Consent, JobState, Judgement, SampleState, Turn, User
 from clawweb.selectors.learning import ready_samples
 from clawweb.services import feedback, housekeeping, jobs, judgements, sessions, versions
+from rollouts.judge import Verdict
 from tests.factories import claimed_job, down, make_adapter, make_turn, up
+from tests.judging import follow, has_judgement, judged
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
 
@@ -31,6 +33,14 @@ def retype(client: Client, turn: Turn, turn_type: Any) -> Any:
 def state_of(turn: Turn) -> tuple[str, str]:
     sample = turn.samples.order_by("-id").first()
     return sample.state, sample.drop_reason
+
+
+def read(user: User) -> tuple[Turn, Turn]:
+    """A reply, and the turn in which a judge has read that its user disliked it."""
+    reply = make_turn(user)
+    following = follow(reply)
+    judged(reply)
+    return reply, following
 
 
 def test_a_rated_side_turn_counts_once_its_user_calls_it_main(as_alice, alice) -> None:
@@ -152,6 +162,46 @@ def test_what_stands_around_a_turn_that_becomes_an_errand_stays_in_its_chat(
     assert [turn["text"] for turn in branch.context["turns"]] == shown
     part = as_alice.get(reverse("part_earlier", args=[turns[4].public_id]))
     assert [turn["text"] for turn in part.context["turns"]] == ["question 0", "question 3"]
+
+
+def test_what_a_judge_read_in_an_errand_counts_no_more(as_alice, alice, judge) -> None:
+    reply, errand = read(alice)
+    assert state_of(reply) == ("ready", "")
+    retype(as_alice, errand, "side")
+    assert state_of(reply) == ("dropped", "no_signal")
+    retype(as_alice, errand, "main")
+    assert state_of(reply) == ("ready", "")
+
+
+def test_what_a_judge_read_is_not_taken_up_again_beside_a_rating(as_alice, alice, judge) -> None:
+    reply, errand = read(alice)
+    retype(as_alice, errand, "side")
+    up(reply)
+    retype(as_alice, errand, "main")
+    assert [sample.state for sample in reply.samples.order_by("id")] == ["dropped", "ready"]
+
+
+def test_what_a_job_gives_back_of_what_was_read_in_an_errand_is_dropped(
+    as_alice, alice, judge
+) -> None:
+    reply, errand = read(alice)
+    job = claimed_job(alice)
+    retype(as_alice, errand, "side")
+    assert state_of(reply) == ("claimed", "")
+    jobs.end_job(job, state=JobState.FAILED, reason="because")
+    assert state_of(reply) == ("dropped", "no_signal")
+
+
+def test_an_errand_is_not_read_and_what_is_none_after_all_is(as_alice, alice, judge) -> None:
+    reply = make_turn(alice)
+    errand = follow(reply)
+    asked = judgements.claim(Judgement.objects.get().pk)
+    retype(as_alice, errand, "side")
+    assert not Judgement.objects.exists()
+    assert judgements.record(asked, Verdict(score=-1, hints=("Less.",)), []) is None
+    assert not reply.samples.exists()
+    retype(as_alice, errand, "main")
+    assert has_judgement(reply)
 
 
 @pytest.mark.parametrize("turn_type", ["middle", None, 1])
