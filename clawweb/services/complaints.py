@@ -8,7 +8,13 @@ from clawweb.models import Comparison, Turn, User
 from clawweb.selectors.complaints import complaints_of, rechecks_by
 from clawweb.selectors.learning import live_adapter
 from clawweb.services import comparisons
-from clawweb.services.errors import CannotCompare, NothingToRate, NotRecorded, QueueFull
+from clawweb.services.errors import (
+    CannotCompare,
+    EngineDown,
+    NothingToRate,
+    NotRecorded,
+    QuotaReached,
+)
 
 
 def ask_again(*, user: User, turn: Turn | None = None) -> int:
@@ -30,10 +36,10 @@ def ask_again(*, user: User, turn: Turn | None = None) -> int:
             )
         except (NothingToRate, NotRecorded):
             continue  # it has changed meanwhile
-        except QueueFull:
+        except (QuotaReached, EngineDown):  # of the line, too
             if not asked:
                 raise
-            break  # the rest when these are answered
+            break  # these are on their way, and the rest can be asked for later
         asked += 1
     return asked
 

@@ -10,10 +10,10 @@ from django.test import Client
 from clawweb.models import AdapterState, Comparison, Turn, TurnState, User
 from clawweb.selectors.complaints import Tally, complaints_of, rechecks_by, tallies
 from clawweb.selectors.learning import live_adapter
-from clawweb.services import housekeeping
-from clawweb.services.comparisons import decide
+from clawweb.services import comparisons, housekeeping
+from clawweb.services.comparisons import decide, open_comparison
 from clawweb.services.complaints import ask_again
-from clawweb.services.errors import CannotCompare
+from clawweb.services.errors import CannotCompare, EngineDown, QueueFull, QuotaReached
 from tests.factories import down, hint_of, make_adapter, make_turn, up
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
@@ -71,6 +71,26 @@ def test_a_version_of_another_installation_is_not_the_one_of_its_number(learner:
     assert ask_again(user=learner) == 2
     asked = Comparison.objects.order_by("first").values_list("first", "second__asked")
     assert list(asked) == [(elsewhere.pk, "agent@v2"), (own.pk, "agent@v2")]
+
+
+@pytest.mark.parametrize("refusal", [QueueFull, QuotaReached, EngineDown])
+def test_what_is_on_its_way_is_told_also_when_no_more_can_be_asked(
+    learner: User, monkeypatch: pytest.MonkeyPatch, refusal: type[Exception]
+) -> None:
+    turns = [disliked(learner) for _ in range(3)]
+    opened: list[Turn] = []
+
+    def open_two(*, turn: Turn, **values: Any) -> Comparison:
+        if len(opened) == 2:
+            raise refusal("No more.")
+        opened.append(turn)
+        return open_comparison(turn=turn, **values)
+
+    monkeypatch.setattr(comparisons, "open_comparison", open_two)
+    assert ask_again(user=learner) == 2
+    assert opened == turns[:0:-1]
+    with pytest.raises(refusal):
+        ask_again(user=learner)
 
 
 def test_what_was_asked_is_not_asked_twice(learner: User) -> None:
