@@ -232,7 +232,7 @@ def turn_facts(
     feedback = sorted(turn.feedback.all(), key=lambda row: row.pk)
     said = input_of(turn)
     reply = reply_of(turn)
-    can_rate = turn.is_finished and bool(reply) and turn.recorded
+    can_rate = turn.is_finished and bool(reply or turn.tool_calls) and turn.recorded
     return {
         "row": turn,
         "blind": blind,

@@ -251,6 +251,11 @@ def test_the_inspector_shows_tools_and_thoughts_and_what_was_sent_anew(as_alice,
         "as its client",
     ):
         assert words in html
+    make_adapter(alice, 1, "live")
+    page = as_alice.get(reverse("session", args=[turn.session.public_id])).content.decode()
+    assert '<div class="rate">' in page  # that it called the tool can be rated, and not compared
+    assert "Answer again with" not in page
+    assert feedback.rate_turn(turn=turn, author=alice, changes={"value": -1})
 
 
 def test_what_holds_background_calls_alone_is_listed_as_a_session_and_not_as_a_chat(
