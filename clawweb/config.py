@@ -32,6 +32,13 @@ def listed(words: str) -> list[str]:
     return [word.strip() for word in words.split(",") if word.strip()]
 
 
+def reached(host: str) -> str:
+    """Where a server that binds this address is found from its own machine, as URLs have it: of all
+    addresses at loopback (of `::` a server of ours takes IPv6 alone), IPv6 in brackets."""
+    found = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{found}]" if ":" in found else found
+
+
 class Config(BaseSettings):
     """Fields are read from CLAWWEB_<NAME>; an empty value counts as not set."""
 
@@ -178,7 +185,7 @@ class Config(BaseSettings):
     def vllms(self) -> tuple[str, ...]:
         """The model servers; at least one."""
         given = [url.rstrip("/") for url in listed(self.vllm_url)]
-        return tuple(given) or (f"http://127.0.0.1:{self.vllm_port}",)
+        return tuple(given) or (f"http://{reached(self.vllm_host)}:{self.vllm_port}",)
 
     @property
     def vllm(self) -> str:

@@ -13,7 +13,7 @@ import redis
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from clawweb.config import Config
+from clawweb.config import Config, reached
 from clawweb.stack.parts import SERVED_NAME, Part, log_folder, node_name
 from clawweb.stack.supervisor import Supervisor
 from clawweb.stack.terminal import StackError, clear_pending, end_if_asked, pending, say
@@ -23,9 +23,7 @@ TAIL_LINES = 30
 
 def web_url(config: Config) -> str:
     """Where a browser on this machine finds it."""
-    # Of `::` the web server takes IPv6 alone.
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host_in_urls)
-    return f"http://{host}:{config.port}"
+    return f"http://{reached(config.host)}:{config.port}"
 
 
 def answers(url: str) -> bool:

@@ -210,8 +210,9 @@ def test_beat_keeps_its_times_by_that_clock_and_in_no_file(tmp_path: Path) -> No
         ("chat.example", "chat.example"),
     ],
 )
-def test_a_start_asks_where_the_web_server_listens(tmp_path: Path, host: str, address: str) -> None:
+def test_each_server_is_asked_where_it_listens(tmp_path: Path, host: str, address: str) -> None:
     assert web_url(settings(tmp_path, host=host)) == f"http://{address}:8000"
+    assert settings(tmp_path, vllm_host=host).vllm == f"http://{address}:8100"
 
 
 def test_who_comes_by_an_ipv6_address_that_is_bound_is_answered(tmp_path: Path) -> None:
