@@ -156,8 +156,7 @@ class PersonAdmin(Audited, NamedCells, UserAdmin):
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         if change and not (obj.is_superuser and obj.is_active) and erasure.is_last_admin(obj):
             obj.is_superuser = obj.is_active = True
-            words = _("You are the only admin. Make somebody else one first.")
-            self.message_user(request, words, messages.ERROR)
+            self.message_user(request, erasure.ONLY_ADMIN, messages.ERROR)
         super().save_model(request, obj, form, change)
         look_again(obj.pk)  # open pages of somebody who is shut out now
 
@@ -165,9 +164,13 @@ class PersonAdmin(Audited, NamedCells, UserAdmin):
         return request.user.is_superuser
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """Not the rows, of which there are many; that all of them go is what matters."""
+        """Not the rows, of which there are many; that all of them go is what matters. What is in
+        the way is told before: Django's page would say afterwards that they are deleted."""
         told = [_("%(name)s, with all chats, ratings and versions") % {"name": row} for row in objs]
-        return told, {}, set(), []
+        admins = models.User.objects.filter(is_superuser=True, is_active=True)
+        is_any_left = admins.exclude(pk__in=[row.pk for row in objs]).exists()
+        in_the_way = [] if is_any_left else [erasure.ONLY_ADMIN]
+        return told, {}, set(), in_the_way
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
         try:

@@ -21,7 +21,7 @@ from django.contrib.admin.models import LogEntry
 from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _
 
 from clawweb import valkey
 from clawweb.config import config
@@ -49,6 +49,7 @@ from rollouts.types import Policy
 
 log = logging.getLogger(__name__)
 USER, SESSION, VERSION = "user", "session", "version"
+ONLY_ADMIN = _("You are the only admin. Make somebody else one first.")
 
 
 def tombstone_file() -> Path:
@@ -110,7 +111,7 @@ def erase_user(user: User) -> None:
     sweeps. Not the last admin."""
     with transaction.atomic():
         if is_last_admin(user):
-            raise ServiceError(_("You are the only admin. Make somebody else one first."))
+            raise ServiceError(str(ONLY_ADMIN))
         audit.record("erase_user", user)
         bury(USER, _name(user))
         User.objects.filter(pk=user.pk).update(is_active=False)

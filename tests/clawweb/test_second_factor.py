@@ -15,6 +15,7 @@ from allauth.mfa.totp.internal.auth import (
     hotp_value,
     yield_hotp_counters_from_time,
 )
+from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from clawweb.config import config
@@ -205,6 +206,22 @@ def test_the_only_admin_stays_one(admin: User, unticked: str) -> None:
     admin.refresh_from_db()
     assert (admin.is_active, admin.is_superuser) == (True, True)
     assert "You are the only admin." in page.content.decode()
+
+
+@pytest.mark.parametrize("by_action", [True, False])
+def test_that_the_last_admin_stays_is_all_that_is_said(
+    client: Client, admin: User, by_action: bool
+) -> None:
+    client.force_login(admin)
+    one = f"/admin/clawweb/user/{admin.pk}/delete/"
+    chosen = {"action": "delete_selected", "_selected_action": [admin.pk]}
+    form = {"post": "yes", **(chosen if by_action else {})}
+    page = client.post("/admin/clawweb/user/" if by_action else one, form, follow=True)
+    said = page.content.decode()
+    assert "You are the only admin." in said
+    assert "was deleted" not in said
+    assert "Successfully deleted" not in said
+    assert not LogEntry.objects.exists()
 
 
 def test_who_has_no_password_gives_a_code_before_setting_one(client: Client, alice: User) -> None:
