@@ -11,6 +11,7 @@ from allauth.socialaccount.models import SocialAccount, SocialApp, SocialToken
 from allauth.usersessions.models import UserSession
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.models import Group
 from django.core.exceptions import PermissionDenied
@@ -345,6 +346,9 @@ class AuditEventAdmin(LookOnly):
         """What the list shows with the same search and filters, all pages of it."""
         if not self.has_view_permission(request):
             raise PermissionDenied
+        try:
+            rows = self.get_changelist_instance(request).get_queryset(request)
+        except IncorrectLookupParameters:  # as the list does with filters that are none
+            return redirect("admin:clawweb_auditevent_changelist")
         audit.record("export_audit", request.user)
-        rows = self.get_changelist_instance(request).get_queryset(request)
         return as_csv("clawweb-audit.csv", self.columns, rows.values_list(*self.columns))

@@ -149,6 +149,13 @@ def test_admins_search_and_take_it_out(client: Client, admin: User, alice: User)
     assert last().action == "export_audit"
 
 
+@pytest.mark.parametrize("query", ["foo=bar", "at__gte=soon"])
+def test_a_filter_that_is_none_takes_nothing_out(client: Client, admin: User, query: str) -> None:
+    page = signed_in(client, admin).get(f"/admin/clawweb/auditevent/csv/?{query}")
+    assert page["Location"] == "/admin/clawweb/auditevent/"
+    assert last().action == "sign_in"
+
+
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@sum(a1)"])
 def test_no_cell_of_it_is_a_formula(text: str) -> None:
     assert cell(text) == f"'{text}"
