@@ -13,6 +13,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.auth.admin import UserAdmin
+from django.contrib.auth.forms import UserChangeForm
 from django.contrib.auth.models import Group
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet, fields
@@ -126,10 +127,24 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 
+class PersonForm(UserChangeForm):
+    """Another's name in other letters is theirs, as where people are added."""
+
+    def clean_username(self) -> str:
+        name: str = self.cleaned_data["username"]
+        others = models.User.objects.exclude(pk=self.instance.pk)
+        taken = others.filter(username__iexact=name).first()
+        if taken is not None and "username" in self.changed_data:
+            words = _("There is already a user called %(name)s.")
+            raise forms.ValidationError(words % {"name": taken.username})
+        return name
+
+
 @admin.register(models.User)
 class PersonAdmin(Audited, NamedCells, UserAdmin):
     """Who may do what, and how much."""
 
+    form = PersonForm
     list_display = ["username", "role", "is_active", "is_superuser", "consent", "last_login"]
     list_editable = ["role"]
     list_filter = ["role", "is_active", "is_superuser"]

@@ -106,6 +106,17 @@ def test_an_admin_who_changes_a_role_is_in_it(client: Client, admin: User, alice
     assert row.after == {"role": "trainer", "tokens_per_day": 100}
 
 
+def test_nobody_is_given_anothers_name_in_other_letters(
+    client: Client, admin: User, alice: User
+) -> None:
+    form = {"username": "ROOT", "role": "user", "is_active": "on"}
+    page = signed_in(client, admin).post(f"/admin/clawweb/user/{alice.pk}/change/", form)
+    assert "There is already a user called root." in page.content.decode()
+    client.post(f"/admin/clawweb/user/{alice.pk}/change/", {**form, "username": "Alice"})
+    alice.refresh_from_db()
+    assert alice.username == "Alice"
+
+
 def test_a_reason_that_is_deleted_leaves_its_line(client: Client, admin: User) -> None:
     reason = FeedbackReason.objects.create(slug="odd", label="Odd", hint="Be even.")
     signed_in(client, admin).post(
