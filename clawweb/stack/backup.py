@@ -86,11 +86,15 @@ def _refuse_to_overwrite(target: Path) -> None:
 
 
 def _refuse_without_room(config: Config, target: Path) -> None:
-    """The copy of the database goes beside it for a while; all of it into the file."""
+    """The copy of the database goes beside it for a while; all of it into the file. On one disk
+    both are there at once."""
     database = sum(path.stat().st_size for path in config.var.glob(f"{SQLITE}*"))
     files = [path for path in (config.var / FOLDER).rglob("*") if path.is_file()]
     weights = sum(path.stat().st_size for path in files)
-    for folder, size in ((config.var, database), (target.resolve().parent, database + weights)):
+    needs = ((config.var, database), (target.resolve().parent, database + weights))
+    for folder, _ in needs:
+        disk_of = folder.stat().st_dev
+        size = sum(size for other, size in needs if other.stat().st_dev == disk_of)
         room = disk.free_bytes(folder) - disk.reserve_bytes()
         if size > room:
             raise StackError(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from clawweb import disk
 from clawweb.config import Config, config
 from clawweb.stack import backup
 from clawweb.stack.terminal import StackError
@@ -95,6 +96,19 @@ def test_of_a_backup_that_found_no_room_nothing_stays(version, tmp_path, monkeyp
     with pytest.raises(OSError, match="No space"):
         backup.write_backup(config(), tmp_path / "backup.zip")
     assert list(tmp_path.iterdir()) == []
+
+
+@sqlite_alone
+def test_on_one_disk_there_is_room_for_the_copy_and_the_file(version, monkeypatch):
+    database = config().var / "clawweb.sqlite3"
+    database.write_bytes(bytes(3000))
+    monkeypatch.setattr(disk, "reserve_bytes", lambda: 0)
+    monkeypatch.setattr(disk, "free_bytes", lambda folder=None: 5000)
+    try:
+        with pytest.raises(StackError, match="a backup needs"):
+            backup.write_backup(config(), config().var / "backup.zip")
+    finally:
+        database.unlink()
 
 
 def test_of_two_backups_to_one_file_the_first_to_end_is_kept(version, tmp_path, monkeypatch):
