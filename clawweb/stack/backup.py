@@ -214,6 +214,8 @@ def _manifest(archive: zipfile.ZipFile, source: Path) -> dict[str, Any]:
         manifest: Any = json.loads(archive.read(MANIFEST))
     except (KeyError, ValueError) as error:
         raise StackError(f"{source} is no backup of clawweb: it has no manifest") from error
+    except zipfile.BadZipFile as error:
+        raise StackError(f"{source} is broken: {error}") from error
     if not (isinstance(manifest, dict) and isinstance(manifest.get("format"), int)):
         raise StackError(f"{source} is no backup of clawweb: its manifest is of something else")
     if manifest.get("format") != FORMAT:

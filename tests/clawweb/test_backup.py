@@ -279,6 +279,13 @@ def test_another_programs_zip_is_said_to_be_no_backup(empty, tmp_path, manifest)
 
 
 @sqlite_alone
+def test_a_backup_whose_manifest_is_broken_is_said_to_be(file, empty):
+    file.write_bytes(file.read_bytes().replace(b'"made_at"', b'"made_a_"'))
+    with pytest.raises(StackError, match="is broken: Bad CRC-32"):
+        backup.restore_backup(empty, file)
+
+
+@sqlite_alone
 def test_a_file_that_is_no_backup_is_said_to_be_none(empty, tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(StackError, match="cannot be read as a backup"):
