@@ -20,6 +20,7 @@ from django.utils import translation
 from clawweb.config import ROOT
 from clawweb.models import AdapterState, FeedbackReason, GateResult, StepMetric, User
 from clawweb.models.chat import SHIPPED_LABELS
+from clawweb.services import jobs
 from tests.catalogs import DOMAINS, LOCALE, catalog
 from tests.factories import claimed_job, down, make_adapter, make_turn, rated, up
 from tests.prepare import in_ci
@@ -72,6 +73,16 @@ def test_scripts_speak_it_too(client: Client, alice: User) -> None:
     client.force_login(alice)
     words = client.get("/jsi18n/", headers={"Accept-Language": "de"}).content.decode()
     assert "Der Agent antwortet." in words
+
+
+def test_nobody_is_said_to_have_started_anothers_job(
+    client: Client, admin: User, alice: User, engine: None
+) -> None:
+    rated(alice, 1)
+    job = jobs.queue_job(user=alice)
+    client.force_login(admin)
+    words = page(client, f"/jobs/{job.public_id}/", **{"Accept-Language": "de"})
+    assert "<dt>Gestartet durch</dt><dd>Menschenhand</dd>" in words
 
 
 def test_reasons_are_translated_until_an_admin_words_them(client: Client, alice: User) -> None:
