@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -34,6 +36,10 @@ class OverRows(BaseCommand):
             if not (isinstance(error, _AWAY) or is_damaged(error)):
                 raise
             raise CommandError(f"The database says: {said}\n{_what_to_do(error, said)}") from error
+        except BrokenPipeError:
+            # Who reads has enough, as `head` has. Python writes out once more as it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
 
 
 def _what_to_do(error: DatabaseError | InterfaceError, said: str) -> str:

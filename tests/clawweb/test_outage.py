@@ -3,6 +3,10 @@ trainer no more is queued than it needs."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +23,7 @@ from django.db import (
 from django.test import AsyncClient, Client
 
 from clawweb import tasks, valkey
+from clawweb.config import ROOT
 from clawweb.management import OverRows
 from clawweb.models import User
 from clawweb.orm import in_db
@@ -181,3 +186,23 @@ def test_a_command_is_told_what_its_database_lacks(error: Exception, words: str)
     said, does = str(told.value).splitlines()
     assert said == f"The database says: {error}"
     assert words in does
+
+
+def test_whoever_reads_a_command_may_have_enough(tmp_path: Path) -> None:
+    """As `head` has: nothing broke."""
+    code = (
+        "import django; django.setup(); from clawweb.management import OverRows\n"
+        "class Command(OverRows):\n"
+        "    requires_system_checks = ()\n"
+        "    def handle(self, **_):\n"
+        "        for _ in range(1000): self.stdout.write('line ' * 1000)\n"
+        "Command().run_from_argv(['manage.py', 'tell'])"
+    )
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "clawweb.settings", "CLAWWEB_VAR": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, env=env, **pipes) as telling:  # type: ignore[call-overload]
+        assert telling.stdout.read(4) == b"line"
+        telling.stdout.close()
+        assert telling.stderr.read() == b""
+    assert telling.returncode == 1
