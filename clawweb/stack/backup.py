@@ -89,8 +89,7 @@ def _refuse_without_room(config: Config, target: Path) -> None:
     """The copy of the database goes beside it for a while; all of it into the file. On one disk
     both are there at once."""
     database = sum(path.stat().st_size for path in config.var.glob(f"{SQLITE}*"))
-    files = [path for path in (config.var / FOLDER).rglob("*") if path.is_file()]
-    weights = sum(path.stat().st_size for path in files)
+    weights = sum(map(_size, _weights(config)))
     needs = ((config.var, database), (target.resolve().parent, database + weights))
     for folder, _ in needs:
         disk_of = folder.stat().st_dev
@@ -102,6 +101,19 @@ def _refuse_without_room(config: Config, target: Path) -> None:
                 f"{config.disk_free_mib} MB free (CLAWWEB_DISK_FREE_MIB); "
                 f"there are {disk.free_bytes(folder) // disk.MIB} MB"
             )
+
+
+def _weights(config: Config) -> list[Path]:
+    """What lies in the versions' folders. Any may be pruned meanwhile: os.walk goes on then."""
+    walk = os.walk(config.var / FOLDER)
+    return sorted(Path(folder) / name for folder, _, names in walk for name in names)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # pruned a moment ago
+        return 0
 
 
 def _versions() -> list[str]:
@@ -128,8 +140,8 @@ def _pack(archive: zipfile.ZipFile, config: Config, database: Path) -> Iterator[
     """Each file under its path below the data folder, with its sha256."""
     files = [(database.name, database)]
     files += [(name, config.var / name) for name in SECRETS]
-    for path in sorted((config.var / FOLDER).rglob("*")):
-        if path.is_file() and not any(part.startswith(".") for part in path.parts[-3:]):
+    for path in _weights(config):
+        if not any(part.startswith(".") for part in path.parts[-3:]):
             files.append((path.relative_to(config.var).as_posix(), path))
     for name, path in files:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 import sqlite3
 import zipfile
@@ -80,6 +81,21 @@ def test_a_version_whose_files_are_gone_is_named(version, tmp_path):
     shutil.rmtree(config().var / version.path)
     manifest = backup.write_backup(config(), tmp_path / "backup.zip")
     assert manifest["missing"] == [version.path]
+
+
+def test_what_is_pruned_while_it_is_looked_for_ends_no_backup(version, tmp_path, monkeypatch):
+    pruned = (config().var / version.path).with_name("v2.1")
+    pruned.mkdir()
+    scan = os.scandir
+
+    def while_it_goes(path: Any = ".") -> Any:
+        if pruned.is_dir() and str(path) == str(pruned):
+            pruned.rmdir()
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", while_it_goes)
+    backup.write_backup(config(), tmp_path / "backup.zip")
+    assert not pruned.exists()
 
 
 def test_a_backup_never_overwrites(file):
