@@ -103,15 +103,15 @@ def check_settings(config: Config) -> None:
     if unknown := strangers():
         say(f"warning: no setting is called {', '.join(unknown)}; docs/operations.md has them")
     for url in config.vllms:
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        if not is_web_address(url):
             raise StackError(
                 f"an address starts with http:// or https://, not {url!r} (CLAWWEB_VLLM_URL)"
             )
     for name in listed(config.allowed_hosts):
-        if "/" in name or (":" in name and not name.startswith("[")):
+        if "/" in name or " " in name or (":" in name and not name.startswith("[")):
             raise StackError(
-                f"a host's name has no https:// and no port, as {name!r} has "
-                "(CLAWWEB_ALLOWED_HOSTS)"
+                f"a host's name has no https://, no port and no space, as {name!r} has "
+                "(CLAWWEB_ALLOWED_HOSTS; names have commas between them)"
             )
     for origin in listed(config.cors_origins):
         scheme, host, *more = urlsplit(origin.rstrip("/"))
@@ -120,6 +120,11 @@ def check_settings(config: Config) -> None:
                 f"an origin is http:// or https:// and a host, not {origin!r} "
                 "(CLAWWEB_CORS_ORIGINS)"
             )
+    if config.oidc_issuer and not is_web_address(config.oidc_issuer):
+        raise StackError(
+            f"an address starts with http:// or https://, not {config.oidc_issuer!r} "
+            "(CLAWWEB_OIDC_ISSUER)"
+        )
     try:
         redis.ConnectionPool.from_url(config.redis)
     except ValueError:
@@ -132,6 +137,10 @@ def check_settings(config: Config) -> None:
         raise StackError(f"a rank is one of {known}, not {config.lora_rank} (CLAWWEB_LORA_RANK)")
     if config.template_file and not config.template_file.is_file():
         raise StackError(f"there is no file {config.template_file} (CLAWWEB_CHAT_TEMPLATE)")
+
+
+def is_web_address(url: str) -> bool:
+    return urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
 
 
 def check_needs(config: Config, names: Sequence[str]) -> None:

@@ -156,6 +156,8 @@ class NotReady:
         ("redis_url", "redis://:secret#word@queue/0"),
         ("allowed_hosts", "https://chat.example"),
         ("allowed_hosts", "chat.example:8000"),
+        ("allowed_hosts", "chat.example www.chat.example"),
+        ("oidc_issuer", "id.example/realms/acme"),
         ("cors_origins", "https://chat.example,chat.example"),
         ("cors_origins", "https://chat.example/app"),
         ("lora_rank", 12),
@@ -166,6 +168,7 @@ def test_a_value_that_no_part_could_use_names_its_setting(
     tmp_path: Path, setting: str, value: object
 ) -> None:
     usual = {"allowed_hosts": "*, .chat.example, [::1]", "cors_origins": "http://127.0.0.1:8080/"}
+    usual["oidc_issuer"] = "https://id.example/realms/acme"
     lifecycle.check_settings(settings(tmp_path, **usual))
     with pytest.raises(StackError, match=f"CLAWWEB_{setting.upper()}") as refused:
         lifecycle.check_settings(settings(tmp_path, **{setting: value}))
