@@ -20,6 +20,8 @@ from clawweb.services import audit
 
 # The first word that fits says it: others' names stand in it too
 _PROGRAMS = {"Edg": "Edge", "OPR": "Opera", "Firefox": "Firefox", "Chrom": "Chrome"} | {
+    "CriOS": "Chrome",  # on an iPhone
+    "FxiOS": "Firefox",
     "Safari": "Safari",
     "curl": "curl",
 }

@@ -57,6 +57,17 @@ def test_each_browser_is_listed_and_can_be_ended(alice: User, bob: User) -> None
     assert AuditEvent.objects.latest("id").action == "end_browser"
 
 
+@pytest.mark.parametrize(
+    ("sign", "name"),
+    [("CriOS/140.0", "Chrome"), ("FxiOS/140.0", "Firefox"), ("Version/19", "Safari")],
+)
+def test_on_an_iphone_a_browser_is_called_what_it_is(alice: User, sign: str, name: str) -> None:
+    phone = "Mozilla/5.0 (iPhone; CPU iPhone OS 19_0 like Mac OS X) AppleWebKit/605.1.15"
+    key = browser_of(alice, f"{phone} {sign} Mobile/15E148 Safari/604.1").session.session_key
+    (found,) = browsers.browsers_of(alice, key)
+    assert (found.program, found.system) == (name, "iPhone")
+
+
 @pytest.mark.usefixtures("valkey_server", "engine")
 def test_all_others_end_at_once_and_with_the_password(alice: User, bob: User) -> None:
     here, there, bobs = (
