@@ -214,7 +214,8 @@ def name() -> str:
 
 
 def _domains() -> set[str]:
-    return {word.lower() for word in listed(config().oidc_domains)}
+    """As they stand after an address's @; many write that along."""
+    return {word.lower().removeprefix("@") for word in listed(config().oidc_domains)}
 
 
 def refused(request: HttpRequest, text: str = "") -> HttpResponse:

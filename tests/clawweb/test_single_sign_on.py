@@ -16,6 +16,7 @@ from allauth.socialaccount.models import SocialAccount, SocialToken
 from django.test import Client
 
 from clawweb.models import AuditEvent, Role, User
+from clawweb.views import single_sign_on
 from tests.prepare import CLIENTS, in_ci
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
@@ -202,6 +203,11 @@ def test_a_callback_works_once(client: Client, provider: Any) -> None:
     client.post("/signout/")
     assert client.get(path)["Location"] == "/signin/"
     assert not is_in(client)
+
+
+def test_a_domain_is_the_same_with_its_sign(setting: Any) -> None:
+    setting(oidc_domains="example.com, @Example.org")
+    assert single_sign_on._domains() == {"example.com", "example.org"}
 
 
 def test_only_verified_addresses_of_the_named_domains_get_in(client: Client, provider: Any) -> None:
