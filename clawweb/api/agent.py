@@ -38,9 +38,9 @@ class NoteIn(Schema):
 def get_agent(request: HttpRequest) -> Any:
     """Which version answers, how each was liked, and what came of every note."""
     user = caller(request)
-    rates = learned.like_rates(user)
+    rates, status = learned.like_rates(user), learned.agent_status(user)
     return {
-        **learned.agent_status(user),
+        **status,
         "rates": [
             {
                 "version": rate.version,
@@ -51,7 +51,7 @@ def get_agent(request: HttpRequest) -> Any:
             }
             for rate in rates
         ],
-        "verdict": learned.verdict(rates),
+        "verdict": learned.verdict(rates, answers=status["version"]),
         "notes": [asdict(note) for note in notes_of(user)],
         "funnel": dict(learned.funnel(user)),
     }

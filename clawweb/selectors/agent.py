@@ -127,8 +127,9 @@ def like_rates(user: User) -> list[LikeRate]:
     ]
 
 
-def verdict(rates: Sequence[LikeRate]) -> str:
-    """Is the newest rated version better than the one rated before it? In one honest sentence."""
+def verdict(rates: Sequence[LikeRate], *, answers: int) -> str:
+    """Is the newest rated version better than the one rated before it? In one honest sentence.
+    `answers`: the version that answers now, which alone a rollback would take away."""
     if len(rates) < 2:
         return _("There is nothing to compare yet: rate replies of two versions.")
     before, now = rates[-2:]
@@ -138,6 +139,8 @@ def verdict(rates: Sequence[LikeRate]) -> str:
     if now.interval[0] > before.interval[1]:
         return _("%(now)s is liked more than %(before)s.") % names
     if now.interval[1] < before.interval[0]:
+        if now.version != answers:
+            return _("%(now)s is liked less than %(before)s.") % names
         return _("%(now)s is liked less than %(before)s. You can roll it back.") % names
     return _("No clear change from %(before)s to %(now)s: their ranges overlap.") % names
 

@@ -94,14 +94,14 @@ def ratings_part(request: HttpRequest) -> HttpResponse:
 def _learned_context(user: User) -> dict[str, Any]:
     rates = learned.like_rates(user)
     steps = [(_(name), count) for name, count in learned.funnel(user)]
-    live = live_adapter(user)
+    live, status = live_adapter(user), learned.agent_status(user)
     return {
-        "agent": learned.agent_status(user),
+        "agent": status,
         "live": live,
         "clean": clean_before(live) if live and live.forgot_at else None,
         "rates": [_drawn(rate) for rate in rates],
         "wins": win_rates(user),
-        "verdict": learned.verdict(rates) if rates else "",
+        "verdict": learned.verdict(rates, answers=status["version"]) if rates else "",
         "notes": notes_of(user),
         "funnel": steps,
         "given": steps[0][1],

@@ -78,7 +78,21 @@ def rate(version: int, liked: int, votes: int) -> LikeRate:
     ],
 )
 def test_the_verdict_says_no_more_than_the_votes(rates: list[LikeRate], says: str) -> None:
-    assert says in verdict(rates)
+    assert says in verdict(rates, answers=1)
+
+
+@pytest.mark.parametrize("live", [1, 2])
+def test_only_what_answers_now_can_be_rolled_back(alice: User, client: Client, live: int) -> None:
+    for version in (1, 2):
+        state = AdapterState.LIVE if version == live else AdapterState.STANDBY
+        make_adapter(alice, version, state)
+        for _ in range(10):
+            turn = make_turn(alice, version=version)
+            (up if version == 1 else down)(turn)
+    client.force_login(alice)
+    for said in (client.get("/agent/").text, client.get("/api/agent").json()["verdict"]):
+        assert "v2 is liked less than v1." in said
+        assert ("You can roll it back" in said) == (live == 2)
 
 
 def test_the_newest_vote_of_each_reply_counts_for_the_version_that_wrote_it(alice: User) -> None:
