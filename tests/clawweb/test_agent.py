@@ -320,11 +320,13 @@ def test_a_version_that_does_not_fit_is_not_said_to_answer(
     client: Client, alice: User, address: str
 ) -> None:
     down(make_turn(alice))
-    make_adapter(alice, 1, AdapterState.LIVE, base_hash="another")
+    version = make_adapter(alice, 1, AdapterState.LIVE, base_hash="another")
+    Event.objects.create(user=alice, kind="adapter_live", adapter=version)
     client.force_login(alice)
     page = client.get(address).content.decode()
     assert "v1 does not fit the model that is served" in page
     assert "Version 1 answers" not in page
+    assert "answers now" not in page.replace("in what answers now", "")
 
 
 def test_what_the_agents_history_tells_stays(alice: User, setting: Any) -> None:
