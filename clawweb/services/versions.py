@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Protocol
@@ -231,8 +231,8 @@ def rollback(user: User) -> AdapterVersion | None:
 
 
 def leave_behind(user: User) -> AdapterVersion | None:
-    """Move `live` to the newest one before it that has learned from no deleted chat; what those in
-    between learned from other chats counts again. None = the base model answers now."""
+    """Move `live` to the newest one before it that has learned from no deleted chat; what that one
+    does not know and was learned from other chats counts again. None = base answers now."""
     return _go_back(user, forgetting=True)
 
 
@@ -266,7 +266,7 @@ def _go_back(user: User, *, forgetting: bool) -> AdapterVersion | None:
         AdapterVersion.objects.filter(pk__in=over, rolled_back_at=None).update(rolled_back_at=now)
         _note(live, "rolled_back", "")
         if forgetting and user.consent == Consent.TRAIN:
-            _count_again(user, line)
+            _count_again(user, set(line) - {row.pk for row in line_of(back)})
         if back is not None:
             why = sentences.ROLLED_BACK % {"n": live.version}
             go_live(back, over=None, why=why, live_before=further)
@@ -279,13 +279,13 @@ def _live(adapter: AdapterVersion | None) -> dict[str, str]:
     return {"live": adapter.name if adapter else "base"}
 
 
-def _count_again(user: User, line: Sequence[int]) -> None:
-    """What the marked ones among these versions learned elsewhere, as if no job had taken it."""
+def _count_again(user: User, left: Collection[int]) -> None:
+    """What these versions learned elsewhere, as if no job had taken it; also those that have not
+    learned from a deleted chat, but whose files are gone: nothing else knows it any more."""
     learned = TrainingSample.objects.filter(
         user=user,
         state=SampleState.TRAINED,
-        adapter__in=line,
-        adapter__forgot_at__isnull=False,
+        adapter__in=left,
         replaced_by=None,
         turn__session__deleted_at=None,
     )

@@ -240,6 +240,16 @@ def test_when_all_versions_learned_from_it_base_answers(line: Any, alice: User) 
     assert job is not None
 
 
+def test_what_a_removed_version_before_it_knew_counts_again(line: Any, alice: User) -> None:
+    """Nothing is left that answers with it: newer versions replaced it."""
+    turns, (first, *_) = line
+    AdapterVersion.objects.filter(pk=first.pk).update(state=AdapterState.ERASED)
+    housekeeping.delete_session(turns[1].session)
+    back, *_ = train_without(alice)
+    assert (back, live_adapter(alice)) == (None, None)
+    assert {sample.turn for sample in ready_samples(alice)} == {turns[0], turns[2]}
+
+
 def test_without_other_ratings_there_is_no_job(alice: User) -> None:
     turn = rated(alice, 1)[0]
     learn([turn], make_adapter(alice, 1, AdapterState.LIVE))
