@@ -17,6 +17,7 @@ from clawweb.models import (
     GONE_SAMPLE,
     AdapterVersion,
     Event,
+    JobState,
     SampleState,
     TrainingJob,
     TrainingSample,
@@ -226,5 +227,6 @@ def reigns(user: User) -> list[Reign]:
 
 
 def refusals(user: User) -> int:
-    """How many versions did not pass their tests."""
-    return Event.objects.filter(user=user, kind="adapter_refused").count()
+    """How many versions did not pass their tests; not those that passed and never went live."""
+    refused = Event.objects.filter(user=user, kind="adapter_refused")
+    return refused.filter(job__state=JobState.REFUSED).count()

@@ -14,6 +14,7 @@ from clawweb import deployment
 from clawweb import engine as rooms
 from clawweb.config import config
 from clawweb.models import AdapterState, AdapterVersion, Consent, JobState, TrainingJob, User
+from clawweb.selectors.agent import refusals
 from clawweb.selectors.learning import live_adapter, policy_of, receipt
 from clawweb.services import jobs, serving, versions
 from clawweb.services.errors import CannotPromote
@@ -202,6 +203,18 @@ def test_a_job_that_waits_for_the_server_can_be_cancelled(alice, engine, monkeyp
     adapter.refresh_from_db()
     assert (job.state, adapter.state) == (JobState.CANCELLED, AdapterState.REFUSED)
     assert jobs.queue_job(user=alice)
+
+
+def test_what_passed_its_tests_and_was_not_wanted_is_no_failure_of_them(alice, engine):
+    rated(alice, 1)
+    refused, _ = registered(alice, accepted=False)
+    jobs.end_job(refused, state=JobState.REFUSED, reason="it repeats itself")
+    job, adapter = handed_over(alice)
+    assert jobs.cancel_job(job)
+    deployment.deploy(job.public_id)
+    adapter.refresh_from_db()
+    assert adapter.state == AdapterState.REFUSED
+    assert refusals(alice) == 1
 
 
 def test_a_version_that_is_overtaken_at_the_last_moment_says_so(alice, engine, monkeypatch):
