@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.db.models import F, Max, Q
+from django.db.models import Max, Q
 
 from clawweb.models import (
     AdapterState,
@@ -34,10 +34,10 @@ def versions_that_learned_from(session: ChatSession) -> list[AdapterVersion]:
     samples = TrainingSample.objects.filter(turn__session=session)
     trained = samples.filter(state=SampleState.TRAINED, adapter__isnull=False)
     used = JobSample.objects.filter(sample__in=samples, job__child__isnull=False).filter(
-        # What the trainer dropped has left its job, and so has what a version learned that was
-        # refused or could not be served.
+        # What the trainer dropped taught nothing; what was learned may count again since then, and
+        # be dropped then, as after a job whose version never answered.
         Q(role__in=["replay", "reanswer"])
-        | Q(sample__job=F("job"))
+        | ~Q(sample__state=SampleState.DROPPED)
         | Q(job__state__in=[JobState.REFUSED, JobState.FAILED, JobState.CANCELLED])
     )
     found = set(trained.values_list("adapter_id", flat=True))

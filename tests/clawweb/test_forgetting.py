@@ -1,4 +1,4 @@
-"""Forgetting a chat: what learned from it is marked and can be left behind; erasing everything."""
+"""Forgetting a chat: what learned from it is marked and can be left behind."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from clawweb import valkey
-from clawweb.config import config
+from clawweb import deployment
 from clawweb.models import (
     AdapterState,
     AdapterVersion,
-    AuditEvent,
     ChatSession,
     Event,
-    Feedback,
     JobSample,
     JobState,
     SampleState,
@@ -30,11 +27,18 @@ from clawweb.models import (
 )
 from clawweb.selectors.forgetting import learned_chats, versions_that_learned_from
 from clawweb.selectors.learning import live_adapter, ready_samples
-from clawweb.services import finishing, housekeeping, jobs, serving, transfers, versions
-from clawweb.services.errors import AlreadyTraining, LeaseLost, QuotaReached, ServiceError
-from clawweb.services.forgetting import erase_learning, train_without
-from rollouts.types import Policy
-from tests.factories import claimed_job, down, make_adapter, make_turn, rated, registered
+from clawweb.services import finishing, housekeeping, jobs, versions
+from clawweb.services.errors import AlreadyTraining, QuotaReached, ServiceError
+from clawweb.services.forgetting import train_without
+from tests.factories import (
+    claimed_job,
+    down,
+    hand_over,
+    make_adapter,
+    make_turn,
+    rated,
+    registered,
+)
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine", "transfer_files")
 
@@ -212,6 +216,22 @@ def test_what_is_left_is_trained_again_from_before(line: Any, alice: User) -> No
     assert turns[2].samples.get().adapter is None
 
 
+def test_what_was_left_behind_has_learned_what_counts_again_all_the_same(alice: User) -> None:
+    turns = [make_turn(alice) for _ in range(2)]
+    for turn in turns:
+        down(turn)
+    job, version = registered(alice)
+    hand_over(job)
+    deployment.deploy(job.public_id)
+    housekeeping.delete_session(turns[0].session)
+    train_without(alice)
+    assert versions_that_learned_from(turns[1].session) == [version]
+    housekeeping.restore_session(turns[0].session)
+    assert marked(alice) == []
+    housekeeping.delete_session(turns[1].session)
+    assert marked(alice) == [1]
+
+
 def test_a_rollback_goes_by_no_mark_and_lets_nothing_count_again(line: Any, alice: User) -> None:
     turns, (_, second, _) = line
     housekeeping.delete_session(turns[0].session)  # all learned from it
@@ -290,74 +310,6 @@ def test_a_running_job_comes_first(line: Any, alice: User) -> None:
     with pytest.raises(AlreadyTraining):
         train_without(alice)
     assert live_adapter(alice).version == 3
-
-
-# Everything
-
-
-async def _load(engine: Any, adapter: AdapterVersion) -> None:
-    await engine.load(Policy(adapter=adapter.name, version=adapter.version, path=adapter.path))
-
-
-def test_everything_is_erased_and_nothing_of_others(
-    line: Any, engine: Any, alice: User, bob: User
-) -> None:
-    from asgiref.sync import async_to_sync
-
-    turns, made = line
-    kept = rated(bob, 1)[0]
-    theirs = make_adapter(bob, 1, AdapterState.LIVE)
-    learn([kept], theirs)
-    for adapter in (*made, theirs):
-        async_to_sync(_load)(engine, adapter)
-    valkey.keep_text(turns[0].public_id, {"input": []})
-    export = transfers.queue_export(user=alice)
-    (transfers.folder() / f"{export.public_id}.jsonl").write_text("texts")
-    sessions = {turn.session.public_id for turn in turns}
-
-    erase_learning(alice)
-
-    assert not ChatSession.objects.filter(user=alice).exists()
-    assert not TrainingSample.objects.filter(user=alice).exists()
-    assert not Feedback.objects.filter(author=alice).exists()
-    assert not Event.objects.filter(user=alice).exists()
-    assert set(alice.adapters.values_list("state", flat=True)) == {AdapterState.ERASED}
-    assert not (config().var / serving.home_of(alice.pk)).exists()
-    assert not list(transfers.folder().glob(f"{export.public_id}*"))
-    assert valkey.kept_text(turns[0].public_id) == {}
-    assert set(async_to_sync(engine.loaded)()) == {theirs.name}
-    stones = set(Tombstone.objects.values_list("kind", "object_id"))
-    assert stones == {("session", name) for name in sessions} | {
-        ("version", adapter.name) for adapter in made
-    }
-    assert AuditEvent.objects.get(action="erase_learning").object_id == "alice"
-    assert versions.next_version(alice) == 4  # numbers are not used again
-    assert live_adapter(bob) == theirs
-    assert TrainingSample.objects.filter(user=bob).count() == 1
-
-
-def test_after_it_no_rating_is_kept_aside_for_a_version_that_is_gone(
-    line: Any, alice: User
-) -> None:
-    erase_learning(alice)
-    rated(alice, 8)
-    assert not TrainingSample.objects.filter(user=alice, held_back=True).exists()
-
-
-def test_a_worker_that_still_trains_finds_no_row(alice: User) -> None:
-    rated(alice, 1)
-    job = claimed_job(alice)
-    erase_learning(alice)
-    assert not jobs.renew(job)
-    with pytest.raises(LeaseLost):
-        jobs.advance(job, phase="on and on")
-    written = config().var / serving.home_of(alice.pk) / "v1.1"
-    written.mkdir(parents=True)
-    (written.parent / "v1.1.probe.json").write_text("{}")
-    make_adapter(alice, 2)  # a later one, and its folder stays
-    serving.prune()
-    left = {path.name for path in written.parent.iterdir()}
-    assert left == {"v2.1", "v2.1.probe.json"}
 
 
 # Pages
