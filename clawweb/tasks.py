@@ -23,6 +23,7 @@ from clawweb.services import (
     chat,
     erasure,
     feedback,
+    finishing,
     health,
     housekeeping,
     jobs,
@@ -195,6 +196,7 @@ def _sweep_erased() -> None:
 
 
 def _sweep_jobs() -> None:
+    finishing.end_cancelled()
     for user in [*feedback.settle_due(), *jobs.users_with_batches()]:
         with _alone(f"a batch of user {user.pk}"):
             after_rating(user)

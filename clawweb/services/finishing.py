@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection, Mapping
 
 from django.db import transaction
 from django.db.models import F, OuterRef, Q, QuerySet, Subquery
+from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from clawweb import sentences
@@ -14,7 +16,7 @@ from clawweb.models import DropReason, Event, JobState, SampleState, TrainingJob
 from clawweb.services import audit
 from clawweb.services.errors import LeaseLost, NothingToKeep
 from clawweb.services.feedback import count_undisputed, give_back
-from clawweb.services.jobs import held, samples_of, tell_receipts
+from clawweb.services.jobs import RUNNING, end_job, held, samples_of, tell_receipts
 
 # Why training ends before its last step, by training.types.TrainResult.stopped
 _EARLY = {
@@ -39,6 +41,18 @@ def finish_job(job: TrainingJob) -> None:
 
 def finish_wanted(job: TrainingJob) -> bool:
     return held(job).filter(finish_requested=True).exists()
+
+
+def end_cancelled() -> None:
+    """Cancelled jobs that no worker holds end here: theirs is gone, and none may ever come."""
+    lapsed = Q(state__in=RUNNING, lease_until__lt=timezone.now())
+    unheld = TrainingJob.objects.filter(Q(state=JobState.QUEUED) | lapsed, cancel_requested=True)
+    for job in unheld:
+        with transaction.atomic():
+            same = unheld.filter(pk=job.pk, lease_token=job.lease_token)
+            if same.update(lease_token=str(uuid.uuid4())):
+                job.refresh_from_db()
+                end_job(job, state=JobState.CANCELLED, reason=sentences.CANCELLED)
 
 
 @transaction.atomic

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from clawweb import tasks
 from clawweb.models import (
     AuditEvent,
     Event,
@@ -119,3 +120,23 @@ def test_a_correction_that_the_method_leaves_aside_is_learned_by_thumb(alice):
     job = claimed_job(alice, method="kto")
     finishing.note_unheard(job, (), distils=False)
     assert turn.samples.get().by_thumb
+
+
+@pytest.mark.parametrize("state", [JobState.TRAINING, JobState.QUEUED])
+def test_a_cancelled_job_ends_also_where_no_worker_is_left(alice, state):
+    rated(alice, 1)
+    job = claimed_job(alice)
+    jobs.advance(job, state=JobState.TRAINING)
+    assert jobs.cancel_job(job)
+    tasks._sweep_jobs()
+    assert TrainingJob.objects.get().is_active  # its worker is asked, and has not answered yet
+    if state == JobState.QUEUED:  # asked to stop as its worker was
+        jobs.put_back(job)
+    else:
+        TrainingJob.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
+    tasks._sweep_jobs()
+    ended = TrainingJob.objects.get()
+    assert (ended.state, ended.reason) == (JobState.CANCELLED, "It was cancelled.")
+    assert samples()[0].state == SampleState.READY
+    with pytest.raises(LeaseLost):  # who comes back writes nothing more
+        jobs.advance(job, phase="late")
