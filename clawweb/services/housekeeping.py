@@ -13,6 +13,7 @@ from clawweb.models import ChatSession, Event, SampleState, TrainingSample
 from clawweb.services import erasure
 from clawweb.services.chat import request_stop
 from clawweb.services.errors import ServiceError
+from clawweb.services.feedback import count_undisputed
 from clawweb.services.versions import mark_forgotten, unmark_forgotten
 
 TITLE_CHARS = 200
@@ -44,6 +45,7 @@ def edit_session(
     if locked is not None:
         open_ones = session.turns.filter(samples__state=SampleState.READY)
         changed(session.user_id, "receipt", *open_ones.values_list("public_id", flat=True))
+        count_undisputed(session.user_id)  # what is asked for in there keeps nothing aside
 
 
 @transaction.atomic
@@ -53,6 +55,7 @@ def delete_session(session: ChatSession) -> None:
     now = timezone.now()
     if ChatSession.objects.filter(pk=session.pk, deleted_at=None).update(deleted_at=now):
         mark_forgotten(session, now)
+        count_undisputed(session.user_id)
     for turn in session.turns.filter(finished_at=None):
         request_stop(turn)
     changed(session.user_id, "session", session.public_id)

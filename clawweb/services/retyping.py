@@ -7,7 +7,7 @@ from django.db import transaction
 from clawweb.events import changed
 from clawweb.models import DropReason, Judgement, JudgementState, SampleState, TrainingSample, Turn
 from clawweb.selectors.learning import newest_sample
-from clawweb.services.feedback import drop_reason, settle
+from clawweb.services.feedback import count_undisputed, drop_reason, settle
 from clawweb.turn_types import MAIN, OWNER
 
 
@@ -31,6 +31,7 @@ def set_turn_type(*, turn: Turn, turn_type: str) -> None:
         for sample in samples.select_related("user", "turn__session__user"):
             _follow(sample, is_main=turn_type == MAIN, why=why)
             changed(sample.user_id, "receipt", sample.turn.public_id)
+    count_undisputed(turn.session.user_id)  # what a side turn asks for keeps nothing aside
     changed(turn.session.user_id, "turn", turn.public_id)
 
 

@@ -9,7 +9,7 @@ from clawweb.models import AdapterState, ChatSession, JobState, SampleState
 from clawweb.selectors.hints import MOST_CHARACTERS, hints_to_prompt
 from clawweb.selectors.learning import receipt
 from clawweb.selectors.notes import notes_of
-from clawweb.services import feedback, finishing, jobs
+from clawweb.services import feedback, finishing, housekeeping, jobs
 from clawweb.services.notes import take_back_note
 from tests.clawweb.test_claims import put_aside as claimed_beside
 from tests.factories import (
@@ -69,6 +69,26 @@ def test_what_was_put_aside_does_not_count_again_once_its_chat_is_deleted(alice)
     old, new = put_aside(alice)
     ChatSession.objects.filter(pk=old.session_id).update(deleted_at=timezone.now())
     take_back(new)
+    assert receipt(old)["state"] == "superseded"
+
+
+@pytest.mark.parametrize("goes", ["side", "locked", "deleted"])
+def test_a_wish_that_teaches_nothing_any_more_keeps_nothing_aside(alice, goes):
+    old, new = put_aside(alice)
+    if goes == "side":
+        feedback.set_turn_type(turn=new, turn_type="side")
+    elif goes == "locked":
+        housekeeping.edit_session(new.session, locked=True)
+    else:
+        housekeeping.delete_session(new.session)
+    assert receipt(old)["state"] == "counted"
+
+
+def test_what_is_back_contradicts_again_what_is_older(alice):
+    old, new = put_aside(alice)
+    housekeeping.delete_session(new.session)
+    housekeeping.restore_session(new.session)
+    assert trains(claimed_job(alice)) == [new]
     assert receipt(old)["state"] == "superseded"
 
 
