@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Q
 
-from clawweb.models import OPEN_SAMPLE, SampleState, TrainingSample, User
+from clawweb.models import OPEN_SAMPLE, DropReason, SampleState, TrainingSample, User
 from clawweb.selectors.notes import samples_saying
 from clawweb.services.feedback import rate_turn
 
@@ -33,9 +34,13 @@ def _keep_taken(sample: TrainingSample) -> None:
     sample.refresh_from_db(fields=["state", "adapter", "job", "by_thumb", "replaced_by"])
     if sample.state not in (SampleState.CLAIMED, SampleState.TRAINED):
         return
-    left = TrainingSample.objects.filter(pk=sample.replaced_by_id, state__in=OPEN_SAMPLE)
+    counts = Q(state__in=OPEN_SAMPLE)
+    if sample.state == SampleState.TRAINED:  # that it would train no more unlearns nothing
+        counts |= Q(drop_reason__in=[DropReason.CONSENT, DropReason.SIDE_TURN])
+    left = TrainingSample.objects.filter(counts, pk=sample.replaced_by_id)
     left.update(
         state=sample.state,
+        drop_reason="",
         adapter=sample.adapter,
         job=sample.job,
         by_thumb=sample.by_thumb,

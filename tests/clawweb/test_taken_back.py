@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
-from clawweb.models import AdapterVersion, ChatSession, JobState
+from clawweb.models import AdapterVersion, ChatSession, JobState, SampleState, Turn
 from clawweb.selectors.learning import adapter_json, ready_samples, receipt
 from clawweb.services import feedback, finishing, jobs, versions
+from clawweb.services.accounts import set_consent
 from clawweb.services.feedback import HELD_BACK_EVERY
 from clawweb.services.notes import take_back_note
 from clawweb.views.versions import _learned
@@ -16,6 +17,7 @@ from tests.factories import (
     comment,
     down,
     hint_of,
+    in_state,
     make_adapter,
     make_turn,
     rated,
@@ -153,3 +155,20 @@ def test_what_was_taken_back_too_late_says_what_learned_it_also_once_that_is_lef
     jobs.end_job(job, state=JobState.DEPLOYED, learned=live)
     assert versions.leave_behind(alice) is None
     assert receipt(turn)["text"] == "taken back, but learned in v1 (rolled back)"
+
+
+@pytest.mark.parametrize("since", ["consent", "side"])
+def test_what_is_left_stays_learned_though_it_would_train_no_more(alice, since):
+    turn = make_turn(alice)
+    said = {"value": -1, "reasons": ["too_long"], "comment": "Use metres."}
+    feedback.rate_turn(turn=turn, author=alice, changes=said)
+    in_state(turn, SampleState.TRAINED, adapter=make_adapter(alice, 1, "live"))
+    if since == "consent":
+        set_consent(user=alice, consent="keep")
+        alice.refresh_from_db()
+    else:
+        feedback.set_turn_type(turn=turn, turn_type="side")
+    turn = Turn.objects.get(pk=turn.pk)
+    take_back_note(user=alice, text="Use metres.")
+    assert receipt(turn)["text"] == "learned in v1"
+    assert receipt(turn)["drop_reason"] is None
