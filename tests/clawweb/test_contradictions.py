@@ -9,7 +9,7 @@ from clawweb.models import AdapterState, ChatSession, JobState, SampleState
 from clawweb.selectors.hints import MOST_CHARACTERS, hints_to_prompt
 from clawweb.selectors.learning import receipt
 from clawweb.selectors.notes import notes_of
-from clawweb.services import feedback, finishing, housekeeping, jobs
+from clawweb.services import feedback, finishing, housekeeping, jobs, retyping
 from clawweb.services.notes import take_back_note
 from tests.clawweb.test_claims import put_aside as claimed_beside
 from tests.factories import (
@@ -76,7 +76,7 @@ def test_what_was_put_aside_does_not_count_again_once_its_chat_is_deleted(alice)
 def test_a_wish_that_teaches_nothing_any_more_keeps_nothing_aside(alice, goes):
     old, new = put_aside(alice)
     if goes == "side":
-        feedback.set_turn_type(turn=new, turn_type="side")
+        retyping.set_turn_type(turn=new, turn_type="side")
     elif goes == "locked":
         housekeeping.edit_session(new.session, locked=True)
     else:

@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from clawweb.models import AdapterVersion, ChatSession, JobState, SampleState, Turn
 from clawweb.selectors.learning import adapter_json, ready_samples, receipt
-from clawweb.services import feedback, finishing, jobs, versions
+from clawweb.services import feedback, finishing, jobs, retyping, versions
 from clawweb.services.accounts import set_consent
 from clawweb.services.feedback import HELD_BACK_EVERY
 from clawweb.services.notes import take_back_note
@@ -167,7 +167,7 @@ def test_what_is_left_stays_learned_though_it_would_train_no_more(alice, since):
         set_consent(user=alice, consent="keep")
         alice.refresh_from_db()
     else:
-        feedback.set_turn_type(turn=turn, turn_type="side")
+        retyping.set_turn_type(turn=turn, turn_type="side")
     turn = Turn.objects.get(pk=turn.pk)
     take_back_note(user=alice, text="Use metres.")
     assert receipt(turn)["text"] == "learned in v1"
