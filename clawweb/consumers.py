@@ -55,15 +55,22 @@ class NudgeConsumer(AsyncJsonWebsocketConsumer):
     async def connect(self) -> None:
         user = self.scope.get("user")
         translation.activate(_language_of(self.scope))  # of all that this socket is told
-        await self.accept()
-        if not self._same_origin():
-            await self.close(WRONG_ORIGIN)
-        elif not (user and user.is_authenticated) or await in_db(_is_shut_out, user):
-            await self.close(SIGNED_OUT)
-        else:
+        refused = await self._refused(user)
+        if not refused:
             self.user: User = user
             await self._join(events.group(user.pk))
             await self._hear_as_allowed()
+        await self.accept()  # last: what changes once a browser sees it open, it hears
+        if refused:
+            await self.close(refused)  # with a code, which an open socket alone is told
+
+    async def _refused(self, user: Any) -> int | None:
+        """The code that the socket is closed with."""
+        if not self._same_origin():
+            return WRONG_ORIGIN
+        if not (user and user.is_authenticated) or await in_db(_is_shut_out, user):
+            return SIGNED_OUT
+        return None
 
     async def _hear_as_allowed(self) -> None:
         """Everybody's jobs, for as long as this person runs training."""

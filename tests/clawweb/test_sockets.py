@@ -14,6 +14,7 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.db import OperationalError
 from django.test import Client
 
+from clawweb import events
 from clawweb.consumers import SIGNED_OUT, WRONG_ORIGIN, ChatConsumer, NudgeConsumer
 from clawweb.models import Turn
 from clawweb.orm import in_db
@@ -93,6 +94,21 @@ async def connected(user: Any):
         yield communicator
     finally:
         await communicator.disconnect()
+
+
+async def test_an_open_socket_hears_all_that_changes(
+    alice: Any, valkey_server: Any, engine: Any, monkeypatch: Any
+) -> None:
+    join = events.Layer.group_add
+
+    async def late(self: Any, *names: str) -> None:
+        await asyncio.sleep(0.3)
+        await join(self, *names)
+
+    monkeypatch.setattr(events.Layer, "group_add", late)
+    async with connected(alice) as browser:
+        await in_db(events.changed, alice.pk, "receipt", "turn-x")
+        assert (await browser.receive_json())["id"] == "turn-x"
 
 
 async def until(communicator: Browser, kind: str) -> list[dict[str, Any]]:
