@@ -149,11 +149,13 @@ def run_transfer(transfer_id: str) -> None:
 def let_go() -> None:
     """What is older than the settings say, browsers that are signed in nowhere any more, and what
     a killed backup left. The day's copy of the database comes after it."""
-    retention.apply()
-    browsers.forget_ended()
-    disk.remove_scratch()
-    with _alone("the day's copy"):
-        copies.daily(config().var)
+    for step in (retention.apply, browsers.forget_ended, disk.remove_scratch, _copy_of_the_day):
+        with _alone(step.__name__):
+            step()
+
+
+def _copy_of_the_day() -> None:
+    copies.daily(config().var)
 
 
 @shared_task

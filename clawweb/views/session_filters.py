@@ -8,7 +8,7 @@ from django import forms
 from django.utils.translation import gettext_lazy as _
 
 from clawweb.models import User
-from clawweb.selectors.chat import active_reasons
+from clawweb.selectors.chat import all_reasons
 from clawweb.selectors.inspector import Filters, versions_of
 
 VOTES = [("", _("any")), ("liked", _("liked")), ("disliked", _("disliked"))]
@@ -49,7 +49,9 @@ class FilterForm(forms.Form):
     def __init__(self, user: User, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.label_suffix = ""
-        slugs = [(row.slug, _(row.label)) for row in active_reasons()]
+        asked = self.data.get("reason", "")  # one in use no more, as an older view has it, counts
+        rows = [row for row in all_reasons() if row.active or row.slug == asked]
+        slugs = [(row.slug, _(row.label)) for row in rows]
         self.fields["reason"].choices = [("", _("any")), *slugs]  # type: ignore[attr-defined]
         names = [(n, f"v{n}" if n else _("base model")) for n in versions_of(user)]
         self.fields["version"].choices = [("", _("any")), *names]  # type: ignore[attr-defined]

@@ -48,6 +48,9 @@ def test_each_browser_is_listed_and_can_be_ended(alice: User, bob: User) -> None
         assert text in page
     found = browsers.browsers_of(alice, here.session.session_key)
     assert [(row.program, row.here) for row in found] == [("Firefox", True), ("Chrome", False)]
+    number = found[1].id  # what a screen reader lists says which: "Sign out Chrome on Windows"
+    assert f'id="end-{number}" aria-labelledby="end-{number} browser-{number}"' in page
+    assert f'<strong id="browser-{number}">Chrome on Windows</strong>' in page
     bobs = UserSession.objects.get(user=bob)
     assert here.post(f"/settings/security/browsers/{bobs.pk}/end/").status_code == 404
     assert here.post(f"/settings/security/browsers/{found[1].id}/end/").status_code == 302

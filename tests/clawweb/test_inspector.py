@@ -14,6 +14,7 @@ from django.utils.html import escape
 
 from clawweb.models import (
     ChatSession,
+    FeedbackReason,
     SampleState,
     SavedView,
     TrainingSample,
@@ -210,6 +211,19 @@ def test_a_view_is_saved_opened_and_deleted(as_alice: Client, alice: User, bob: 
     left = as_alice.post("/sessions/views/", {"drop": mine.pk})
     assert left.url == f"/sessions/?{query}"  # its filters stay, to be saved again
     assert list(SavedView.objects.values_list("name", flat=True)) == ["Bob's"]
+
+
+def test_a_view_by_a_reason_that_is_out_of_use_shows_what_it_did(
+    as_alice: Client, alice: User
+) -> None:
+    down(make_turn(alice, "about rain"), "too_short")
+    up(make_turn(alice, "about snow"))
+    FeedbackReason.objects.filter(slug__in=["too_short", "too_long"]).update(active=False)
+    html = as_alice.get("/sessions/?reason=too_short").content.decode()
+    assert "about rain" in html
+    assert "about snow" not in html
+    assert 'value="too_short" selected' in html
+    assert 'value="too_long"' not in html
 
 
 def test_a_view_of_the_same_name_is_replaced_and_there_is_an_end_to_them(alice: User) -> None:

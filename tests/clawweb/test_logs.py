@@ -6,6 +6,7 @@ import io
 import json
 import logging
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +14,11 @@ from celery.app.trace import LOG_RECEIVED
 from django.db import IntegrityError, transaction
 from django.test import AsyncClient, Client
 
-from clawweb import deployment, logs
+from clawweb import copies, deployment, logs
+from clawweb.config import config
 from clawweb.models import TrainingJob, Turn, User
 from clawweb.orm import in_db
-from clawweb.services import accounts, chat, sessions
+from clawweb.services import accounts, chat, retention, sessions
 from clawweb.tasks import judge, let_go, run_training_job, run_transfer
 from rollouts.types import Message
 from tests.factories import hand_over, make_turn, registered
@@ -160,6 +162,22 @@ def test_celerys_lines_of_a_task_name_what_it_is_about(alice: User, written: Lin
     assert gone.endswith("s: None")
     assert moved.endswith(" transfer=file-01a20162-6bac-7300-b625-413a6dfc7216")
     assert judged.endswith(" judgement=17")
+
+
+@pytest.mark.django_db
+def test_trouble_with_what_is_old_keeps_no_copy_from_being_made(
+    written: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(retention, "apply", broken)
+    monkeypatch.setattr(copies, "daily", made.append)
+    let_go()
+    assert made == [config().var]
+    assert "ZeroDivisionError" in "".join(written())
 
 
 def test_a_task_that_breaks_is_named_without_what_it_was_given(
