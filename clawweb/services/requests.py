@@ -145,7 +145,7 @@ def _joined(tried: Sequence[Turn], *, of: int) -> list[Turn]:
 
 
 def _after(tried: Sequence[Turn]) -> Place | None:
-    """Beside a try that came to nothing: without a name each would open a session of its own."""
+    """Beside a try before this one: without a name each would open a session of its own."""
     if not tried or not tried[0].recorded or tried[0].session.deleted_at is not None:
         return None
     return _beside(tried[0])
@@ -161,14 +161,13 @@ def _open_once(request: Request, digest: str) -> list[Turn]:
     there = _under(request, ids)
     if any(turn.request_hash not in ("", digest) for turn in there.values()):
         raise OtherRequest(_("This Idempotency-Key was sent with another request. Use a new one."))
-    for turn in list(there.values()):
-        if not join(turn):
-            Turn.objects.filter(pk=turn.pk, client_id=turn.client_id).update(client_id=None)
-            del there[str(turn.client_id)]
+    in_vain = [turn for turn in there.values() if not join(turn)]
+    for turn in in_vain:
+        Turn.objects.filter(pk=turn.pk, client_id=turn.client_id).update(client_id=None)
+        del there[str(turn.client_id)]
     if len(there) == len(ids):
         return [there[client_id] for client_id in ids]
-    first = next(iter(there.values()), None)
-    place = _beside(first) if first and first.recorded else _place(request)
+    place = _after([*there.values(), *in_vain]) or _place(request)
     turns = []
     for client_id, params in zip(ids, request.params, strict=True):
         turn = there.get(client_id)

@@ -15,7 +15,7 @@ from clawweb.models import ChatSession, Turn
 from clawweb.orm import in_db
 from clawweb.records import write_line
 from clawweb.selectors.records import conversation_lines
-from clawweb.services import accounts, requests
+from clawweb.services import accounts, housekeeping, requests
 from clawweb.services.imports import Import
 from clawweb.services.requests import Request
 from rollouts.engines.scripted import ScriptedEngine
@@ -91,26 +91,42 @@ async def test_who_retries_while_it_is_written_gets_it_though_the_first_is_gone(
     assert answer.json()["choices"][0]["message"]["content"] == turn.reply
 
 
+async def fail(*_: Any, **__: Any) -> None:
+    raise EngineUnavailable("no")
+
+
+@pytest.mark.parametrize("mark", [ONCE, RETRY], ids=["once", "retry"])
 async def test_a_try_after_one_that_came_to_nothing_goes_beside_it(
-    key, engine, valkey_server, monkeypatch
+    key, engine, valkey_server, monkeypatch, mark
 ):
-    """An SDK that is told to try again has not begun another chat."""
-
-    async def fail(*_: Any, **__: Any) -> None:
-        raise EngineUnavailable("no")
-
+    """A client that is told to try again has not begun another chat."""
     async with generating():
         first = (await ask(key)).json()["choices"][0]["message"]
-        for messages in (LONG, [*HELLO, first, *LONG]):
+        for number, messages in enumerate((LONG, [*HELLO, first, *LONG])):
+            marked = {name: f"{value}{number}" for name, value in mark.items()}
             with monkeypatch.context() as broken:
                 broken.setattr(ScriptedEngine, "generate", fail)
-                assert (await ask(key, messages, n=2)).status_code == 503
-            assert (await ask(key, messages, headers=RETRY, n=2)).status_code == 200
+                headers = marked if mark is ONCE else {}
+                assert (await ask(key, messages, headers=headers, n=2)).status_code == 503
+            assert (await ask(key, messages, headers=marked, n=2)).status_code == 200
     begun, *tries = await turns()
     assert [turn.state for turn in tries] == ["failed", "failed", "complete", "complete"] * 2
     assert [turn.parent_id for turn in tries] == [None] * 4 + [begun.pk] * 4
     assert len({turn.session_id for turn in tries[:4]}) == 1
     assert {turn.session_id for turn in tries[4:]} == {begun.session_id}
+
+
+async def test_a_try_after_its_chat_was_deleted_opens_another(
+    key, engine, valkey_server, monkeypatch
+):
+    async with generating():
+        with monkeypatch.context() as broken:
+            broken.setattr(ScriptedEngine, "generate", fail)
+            assert (await ask(key, headers=ONCE)).status_code == 503
+        await in_db(lambda: housekeeping.delete_session(ChatSession.objects.get()))
+        assert (await ask(key, headers=ONCE)).status_code == 200
+    deleted, there = await in_db(lambda: list(ChatSession.objects.order_by("id")))
+    assert (deleted.deleted_at is None, there.deleted_at is None) == (False, True)
 
 
 async def test_an_idempotency_key_with_another_request_is_refused(key, engine, valkey_server):
