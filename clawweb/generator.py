@@ -370,8 +370,8 @@ class Reply:
             code=code,
         )
         facts = {"version": self.policy.adapter or "base", "tokens": len(self.ids)}
-        log.info("reply %s%s", state.value, "" if done else ", by another", extra=facts)
-        self.ended = None  # where another has ended it the row knows how
+        log.info("reply %s%s", state.value, "" if done else ", not by the row", extra=facts)
+        self.ended = None  # where it ended otherwise the row knows how
         if done:
             self.ended = Ended(
                 state=state,

@@ -323,7 +323,7 @@ def finish_turn(
     code: str = "",
 ) -> bool:
     """End the turn under its lease; the reply's ids and log-probs go onto the row as the engine
-    gave them."""
+    gave them. False where the row ended otherwise: by another, or because nothing held the text."""
     values: dict[str, Any] = {
         "state": state,
         "finished_at": timezone.now(),
@@ -354,12 +354,13 @@ def finish_turn(
         done = _held(turn).update(**values)
         if done:
             changed(turn.session.user_id, "turn", turn.public_id)
-    return bool(done)
+    return bool(done) and values["state"] == state
 
 
 def _kept_aside(turn: Turn, text: str, rollout: Rollout | None) -> dict[str, str]:
-    """The reply of a turn that is not recorded into the short-lived store; the end comes anyway.
-    Not of one that another has ended, or that is erased: what was said then stays so."""
+    """The reply of a turn that is not recorded into the short-lived store; the end comes anyway,
+    and where the text is lost it has failed: an empty reply would pass for the model's. Not of one
+    that another has ended, or that is erased: what was said then stays so."""
     if not _held(turn).exists():
         return {}
     counts = (len(rollout.prompt_ids), len(rollout.response_ids)) if rollout else (None, None)
@@ -369,7 +370,7 @@ def _kept_aside(turn: Turn, text: str, rollout: Rollout | None) -> dict[str, str
     try:
         _keep(turn, {**kept, "reply": text, "tool_calls": calls, "tokens": counts})
     except ServiceError as exc:
-        return {"error": str(exc)}
+        return {"state": TurnState.FAILED, "error": str(exc)}
     return {}
 
 

@@ -197,6 +197,28 @@ def test_a_reply_that_ends_after_its_chat_was_erased_is_not_kept_aside(alice: Us
     assert (ended, valkey.kept_text(opened.public_id)) == (False, {})
 
 
+def test_a_reply_that_nothing_can_hold_has_failed_and_is_no_empty_one(
+    alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose(alice, Consent.NOTHING)
+    opened = chat.open_turn(
+        session=sessions.open_session(user=alice),
+        parent=None,
+        messages=[Message(role="user", content="a secret question")],
+    )
+    found = chat.claim_turn(opened.public_id, base_hash="x")
+    assert found is not None
+
+    def down(*_: Any) -> None:
+        raise valkey.ValkeyError("down")
+
+    monkeypatch.setattr(valkey, "keep_text", down)
+    ended = chat.finish_turn(found[0], state=TurnState.COMPLETE, rollout=None, text="a secret")
+    turn = Turn.objects.get()
+    assert (ended, turn.state, turn.reply) == (False, TurnState.FAILED, "")
+    assert turn.error.endswith("Try again soon.")
+
+
 def said(user: User, text: str, parent: Turn | None = None) -> Turn:
     """A finished turn, opened, claimed and ended as a generator does it."""
     opened = chat.open_turn(
