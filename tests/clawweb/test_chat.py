@@ -67,7 +67,7 @@ def test_a_message_sent_twice_at_once_is_one_turn(alice, monkeypatch):
             looked.append(user)
             looked.append(open_turn(other, client_id="a1"))
 
-    monkeypatch.setattr(chat.quotas, "check_tokens", look)
+    monkeypatch.setattr(chat.waiting.quotas, "check_tokens", look)
     late = open_turn(ChatSession(user=alice), client_id="a1")
     assert late == looked[1]
     assert (Turn.objects.count(), ChatSession.objects.count()) == (1, 1)
