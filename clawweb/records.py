@@ -171,10 +171,15 @@ def _call(call: dict[str, Any]) -> dict[str, Any]:
     return {**call, "function": {**function, "arguments": arguments}}
 
 
+# Control, format and private characters, and halves of pairs. Not unassigned ones: which those are
+# another library, another Python or another installation may see otherwise (the newest emoji).
+_UNPRINTABLE = ("Cc", "Cf", "Co", "Cs")
+
+
 def is_printable(text: str) -> bool:
     """Whether a caller may call something so: spaces of any width are letters, too, as French has
     them before a question mark; str.isprintable takes but the plain one."""
-    return not any(unicodedata.category(letter).startswith("C") for letter in text)
+    return not any(unicodedata.category(letter) in _UNPRINTABLE for letter in text)
 
 
 def _printable(name: str) -> str:
