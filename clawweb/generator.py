@@ -25,17 +25,13 @@ from clawweb.engine import base_hash, get_engine, get_ready, tokenizer_controls
 from clawweb.load import Meter
 from clawweb.models import Turn, TurnState
 from clawweb.orm import in_db
-from clawweb.selectors.chat import messages_for, shape_of
+from clawweb.selectors.chat import input_of, messages_for, shape_of
 from clawweb.selectors.waiting import next_turns
 from clawweb.services import chat, serving
+from clawweb.services.errors import NotRecorded
 from clawweb.services.health import beat, ended
 from clawweb.streams import Ended, TokenLogs
-from rollouts.errors import (
-    EngineRefused,
-    EngineUnavailable,
-    PromptTooLong,
-    UnknownAdapter,
-)
+from rollouts.errors import EngineRefused, EngineUnavailable, PromptTooLong, UnknownAdapter
 from rollouts.hints import prompted_messages
 from rollouts.rendering import defuse, defused, defused_json
 from rollouts.types import BASE, Delta, Message, Policy, ReplyShape, Rollout
@@ -212,7 +208,7 @@ class Reply:
             state = TurnState.STOPPED if self.stop else TurnState.INTERRUPTED
             error = "" if self.stop else sentences.SERVER_STOPPED
             await asyncio.shield(self._finish(state, self._partial(), error))
-        except (EngineUnavailable, EngineRefused) as exc:
+        except (EngineUnavailable, EngineRefused, NotRecorded) as exc:
             await self._finish(TurnState.FAILED, self._partial(), *_in_words(exc, self.turn.source))
         except Exception:
             log.exception("reply %s failed", self.turn.public_id)
@@ -256,6 +252,8 @@ class Reply:
 
     def what_is_asked(self) -> tuple[list[Message], ReplyShape]:
         """Messages and shape as they may be rendered."""
+        if not input_of(self.turn):  # lost: the model would answer what was said before
+            raise NotRecorded(sentences.NOT_KEPT)
         controls = tokenizer_controls()
         messages, shape = defused(messages_for(self.turn), controls), shape_of(self.turn)
         return messages, replace(shape, tools=defused_json(list(shape.tools), controls))
@@ -387,8 +385,10 @@ class Reply:
             )
 
 
-def _in_words(exc: EngineUnavailable | EngineRefused, source: str) -> tuple[str, str]:
-    """An engine's error as the user reads it, and its code."""
+def _in_words(exc: Exception, source: str) -> tuple[str, str]:
+    """An error as the user reads it, and its code."""
+    if isinstance(exc, NotRecorded):
+        return str(exc), exc.title
     if isinstance(exc, EngineUnavailable):
         return sentences.NO_MODEL, "engine_unavailable"
     if isinstance(exc, PromptTooLong):

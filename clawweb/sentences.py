@@ -79,6 +79,7 @@ MESSAGE_TOO_LONG = gettext_noop(
     "This message is too long for the model, which takes about %(words)s words at once."
     " Edit your message to make it shorter."
 )
+NOT_KEPT = gettext_noop("The text of this message was not kept. Write it again.")
 REFUSED = gettext_noop("The model server refused: %(why)s")
 # Why a judge's score does not count
 NOT_JUDGED = gettext_noop("It may not be judged any more.")

@@ -176,7 +176,7 @@ def regenerate(
     messages = input_of(turn)
     as_set_now = as_set_now and turn.source == "ui"
     if not messages:
-        raise ServiceError(_("The text of this message was not kept. Write it again."))
+        raise ServiceError(_(sentences.NOT_KEPT))
     return open_turn(
         session=turn.session,
         parent=turn.parent,

@@ -387,3 +387,13 @@ async def test_a_cancellation_that_is_swallowed_is_repeated(monkeypatch):
     await asyncio.wait_for(generator.end_all(set(tasks)), PATIENCE)
     assert swallowed == 1
     assert all(task.done() for task in tasks)
+
+
+async def test_a_message_that_is_lost_is_not_answered_by_what_was_said_before(
+    alice, engine, valkey_server
+):
+    parent = await in_db(make_turn, alice)
+    turn = await in_db(lambda: ask(alice, session=parent.session, parent=parent, aside=True))
+    await in_db(valkey.forget_texts, [turn.public_id])  # Valkey was started again, say
+    async with generating():
+        assert (await until(TurnState.FAILED, turn)).error == sentences.NOT_KEPT
