@@ -141,7 +141,8 @@ def record(judgement: Judgement, verdict: Verdict, ballots: Sequence[Ballot]) ->
         _postpone(judgement, votes=votes, error=error, wait=verdict.wait)
         return None
     if verdict.again or verdict.refused:
-        _end(judgement, JudgementState.FAILED, votes=votes, error=error)
+        # Without votes where it was silent: nobody shall read there that it refuses.
+        _end(judgement, JudgementState.FAILED, votes=[] if verdict.again else votes, error=error)
         return None
     if verdict.score is None:
         _end(judgement, JudgementState.NO_SIGNAL, votes=votes, error=error)

@@ -185,3 +185,12 @@ def test_the_judge_refused_only_what_it_was_asked(alice: User, judge: Any) -> No
     judged(waiting(User.objects.get(pk=alice.pk)).turn)
     assert "no such key" in judge_status(None)["refusal"]
     assert "refuses" in judge_status(None)["words"]
+
+
+def test_a_judge_that_was_silent_for_a_day_did_not_refuse(alice: User, judge: Any) -> None:
+    turn = waiting(alice).turn
+    Judgement.objects.update(created_at=timezone.now() - timedelta(hours=25))
+    judge.say = lambda asked: asked.refuse(503)
+    row = judged(turn)
+    assert (row.state, "503" in row.error) == ("failed", True)
+    assert (judge_status(None)["refusal"], judge_status(None)["waiting"]) == ("", 0)
