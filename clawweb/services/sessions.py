@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from clawweb.config import config
 from clawweb.models import ApiKey, ChatSession, Turn, TurnState, User
+from clawweb.selectors.chat import begins_anew
 from clawweb.selectors.placing import find_turn
 from rollouts.types import Message
 
@@ -49,8 +50,8 @@ class Place:
     """Where a stateless request belongs: its session, the turn it follows, what is new in it.
 
     `anew` says that the client's conversation is not what ours was up to there (it has dropped,
-    rewritten or summarised some of it): then `messages` are all that it sent, and the model is
-    asked just that.
+    rewritten or summarised some of it, or still has what a chat's memory dropped): then `messages`
+    are all that it sent, and the model is asked just that.
     """
 
     session: ChatSession
@@ -77,12 +78,19 @@ def place(
     if found is None:
         session = session or ChatSession(user=user, api_key=api_key)
         return Place(session=session, parent=None, messages=list(messages))
+    goes_on = found.same and not _has_moved(found.turn)
     return Place(
         session=session or found.turn.session,
         parent=found.turn,
-        messages=list(messages[found.length :] if found.same else messages),
-        anew=not found.same,
+        messages=list(messages[found.length :] if goes_on else messages),
+        anew=not goes_on,
     )
+
+
+def _has_moved(turn: Turn) -> bool:
+    """Whether memory has dropped the beginning of the conversation, in a browser: who sends it all
+    the same is to be asked about all of it."""
+    return turn.context_start is not None and not begins_anew(turn.context_start)
 
 
 def close_session(session: ChatSession) -> None:

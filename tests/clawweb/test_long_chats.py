@@ -9,8 +9,10 @@ import pytest
 from django.test import Client
 
 from clawweb.models import ChatSession, Turn, User
-from clawweb.services import sessions
+from clawweb.selectors.chat import messages_for, reply_message, said
+from clawweb.services import chat, sessions
 from clawweb.views.chat import SHOWN, newest
+from rollouts.types import Message
 from tests.factories import make_turn
 
 pytestmark = pytest.mark.usefixtures("valkey_server")
@@ -100,3 +102,27 @@ def test_the_api_gives_the_last_turns(alice: User, long_chat: list[Turn]) -> Non
     assert [turn["id"] for turn in turns] == [turn.public_id for turn in long_chat[-2:]]
     assert len(client.get(f"/api/sessions/{name}").json()["turns"]) == MANY
     assert client.get(f"/api/sessions/{name}?last=0").status_code == 422
+
+
+def test_a_program_is_answered_about_all_that_it_sends_of_a_chat_whose_memory_has_moved(
+    alice: User,
+) -> None:
+    first = make_turn(alice)
+    second = make_turn(alice, session=first.session, parent=first)
+    Turn.objects.filter(pk=second.pk).update(context_start=second)
+    sent = [*messages_for(second, whole=True), reply_message(second)]
+    name = first.session.public_id
+    for words in ("more", "and more"):
+        sent.append(Message(role="user", content=words))
+        at = sessions.place(user=alice, api_key=None, name=name, messages=sent)
+        turn = chat.open_turn(
+            session=at.session, parent=at.parent, messages=at.messages, anew=at.anew, source="api"
+        )
+        assert messages_for(Turn.objects.get(pk=turn.pk)) == sent
+        Turn.objects.filter(pk=turn.pk).update(
+            state="complete",
+            reply=f"reply to {words}",
+            history_hash=chat._history_after(turn, said(f"reply to {words}")),
+        )
+        sent.append(said(f"reply to {words}"))
+    assert at.messages == sent[-2:-1]  # in its own turn only what is new
