@@ -6,7 +6,8 @@ const exact = new Intl.DateTimeFormat(document.documentElement.lang, {
   dateStyle: "medium", timeStyle: "medium",
 });
 const clock = new Intl.DateTimeFormat(document.documentElement.lang, { timeStyle: "medium" });
-const UNITS = [["day", 86_400], ["hour", 3600], ["minute", 60]];
+const DAY = 86_400;
+const UNITS = [["hour", 3600], ["minute", 60]];
 
 export function paintTimes(root) {
   for (const element of root.querySelectorAll("time[datetime]")) {
@@ -24,8 +25,14 @@ function worded(at, asked) {
 
 function ago(at) {
   const seconds = (at - Date.now()) / 1000;
+  if (Math.abs(seconds) >= DAY) return relative.format(dayOf(at) - dayOf(new Date()), "day");
   for (const [unit, size] of UNITS) {
     if (Math.abs(seconds) >= size) return relative.format(Math.trunc(seconds / size), unit);
   }
   return gettext("just now");
+}
+
+// By the calendar: what is 47 hours ago is two nights ago, and not "yesterday".
+function dayOf(time) {
+  return Date.UTC(time.getFullYear(), time.getMonth(), time.getDate()) / 1000 / DAY;
 }

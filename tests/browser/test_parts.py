@@ -228,3 +228,21 @@ def test_what_was_chosen_stays_chosen(look: Look) -> None:
     page.evaluate(NUDGE, ["adapter", None])
     expect(page.locator("[data-old]")).to_have_count(0)
     expect(share).to_have_value("50")
+
+
+# The last minute of the day before yesterday: hardly more than a day ago, early in the morning.
+TWO_NIGHTS_AGO = """() => {
+  const at = new Date();
+  const [place, time] = ["p", "time"].map((name) => document.createElement(name));
+  at.setDate(at.getDate() - 2);
+  at.setHours(23, 59, 59);
+  time.dateTime = at.toISOString();
+  place.append(time);
+  document.dispatchEvent(new CustomEvent("part", { detail: place }));
+  return time.textContent;
+}"""
+
+
+def test_days_are_counted_by_the_calendar(look: Look) -> None:
+    page = look("ada", "/sessions/")
+    assert page.evaluate(TWO_NIGHTS_AGO) == "2 days ago"
