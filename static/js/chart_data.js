@@ -15,7 +15,7 @@ const ACTIVE = ["queued", "loading", "training", "gating", "deploying"];
 const root = document.getElementById("charts");
 export const data = JSON.parse(document.getElementById("series-data").textContent);
 
-function isActive() {
+export function isActive() {
   return ACTIVE.includes(data.state);
 }
 

@@ -1,6 +1,6 @@
 // The charts of a job's page: their controls and pins. Drawn when seen, redrawn when changed.
 
-import { data, reload, watchPoints } from "./chart_data.js";
+import { data, isActive, reload, watchPoints } from "./chart_data.js";
 import { draw, linkAll, save } from "./chart_draw.js";
 import { watchFull } from "./chart_full.js";
 import { addRows, listAlerts, listJobs, listMarks, showFreshness } from "./chart_lists.js";
@@ -46,7 +46,9 @@ function say() {
   const unmeasured = document.getElementById("unmeasured");
   unmeasured.querySelector("span").textContent = left.join(", ");
   unmeasured.hidden = !measured.size || !left.length;
-  document.getElementById("waiting").hidden = measured.size > 0;
+  const waiting = document.getElementById("waiting");
+  waiting.hidden = measured.size > 0;
+  if (!isActive()) waiting.textContent = waiting.dataset.none; // it ended while this page was open
   root.dataset.points = data.points;
   listAlerts();
   listMarks();

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Look
 from tests.browser.demo import Demo
-from tests.browser.until import caught, until
+from tests.browser.until import NUDGE, caught, until
 
 pytestmark = pytest.mark.browser
 
@@ -209,3 +209,26 @@ def test_an_alert_is_a_mark_and_a_sentence_and_a_chart_is_a_table(page: Page) ->
     table = page.locator("#points-table table")
     expect(table.get_by_role("columnheader").and_(page.locator(".chosen"))).to_be_focused()
     expect(table.locator("tbody tr")).to_have_count(40)
+
+
+# Nobody's ratings: the job has nothing to train on.
+QUEUED = """
+from clawweb.models import TrainingJob, User
+user = User.objects.get(username="fledgling")
+print(TrainingJob.objects.create(user=user, trigger="manual", method="combine").public_id)
+"""
+ENDED = """
+from clawweb.models import TrainingJob
+TrainingJob.objects.filter(public_id="%s").update(state="no_signal")
+"""
+
+
+def test_a_job_that_ended_without_a_step_is_not_waited_for(look: Look, demo: Demo) -> None:
+    job = demo.stack.manage("shell", "-v", "0", "--command", QUEUED).split()[-1]
+    page = look("fledgling", f"/jobs/{job}/")
+    waiting = page.locator("#waiting")
+    expect(waiting).to_contain_text("The first point comes when the first step is done")
+    demo.stack.manage("shell", "-v", "0", "--command", ENDED % job)
+    page.evaluate(NUDGE, ["job", job])
+    expect(page.get_by_text("nothing to learn")).to_be_visible()
+    expect(waiting).to_have_text("This job measured nothing.")
