@@ -64,7 +64,7 @@ export function reload(window = {}) {
   const take = (fresh) => {
     era += 1;
     Object.assign(data, fresh, { isStretch: "from" in window });
-    return null;
+    return fresh.rows;
   };
   era += 1;
   return load(window, take, () => reload(window));

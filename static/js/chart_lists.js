@@ -85,8 +85,11 @@ function swatchOf(i) {
   return swatch;
 }
 
+// Those that are not there yet, as all come anew with another choice of jobs; returns them.
 export function addRows(rows) {
-  for (const cells of rows) {
+  const last = Number(table.rows[table.rows.length - 1]?.cells[0].textContent ?? -1);
+  const fresh = rows.filter(([step]) => Number(step) > last);
+  for (const cells of fresh) {
     const row = table.insertRow();
     for (const value of cells) {
       const cell = row.insertCell();
@@ -95,6 +98,7 @@ export function addRows(rows) {
     }
   }
   while (table.rows.length > TABLED) table.deleteRow(0);
+  return fresh;
 }
 
 export function showFreshness() {

@@ -125,10 +125,10 @@ function showColumn(key) {
 
 document.addEventListener("zoom", ({ detail }) => zoom(detail));
 document.addEventListener("points", ({ detail: { rows } }) => {
-  if (rows) addRows(rows);
+  const fresh = addRows(rows ?? []);
   say();
   redraw();
-  if (rows?.length) document.getElementById("charts-status").textContent = interpolate(gettext("Step %s is done."), [rows.at(-1)[0]]);
+  if (fresh.length) document.getElementById("charts-status").textContent = interpolate(gettext("Step %s is done."), [fresh.at(-1)[0]]);
 });
 document.addEventListener("theme", redraw);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);

@@ -211,6 +211,23 @@ def test_an_alert_is_a_mark_and_a_sentence_and_a_chart_is_a_table(page: Page) ->
     expect(table.locator("tbody tr")).to_have_count(40)
 
 
+def test_the_table_has_every_step_whatever_brought_it(page: Page) -> None:
+    def one_step_on(route: Route) -> None:
+        answer = route.fetch()
+        said = answer.json()
+        said["rows"].append(["41", *said["rows"][-1][1:]])
+        route.fulfill(response=answer, json=said)
+
+    page.route(re.compile(r"/series/\?with=1$"), one_step_on)
+    rows = page.locator("#points-table tbody tr")
+    expect(rows).to_have_count(40)
+    page.get_by_text("Compare with other jobs").press("Enter")
+    page.get_by_label("Job 1, combine").press("Space")
+    expect(rows).to_have_count(41)
+    expect(rows.last.locator("td").first).to_have_text("41")
+    expect(page.locator("#charts-status")).to_have_text("Step 41 is done.")
+
+
 # Nobody's ratings: the job has nothing to train on.
 QUEUED = """
 from clawweb.models import TrainingJob, User
