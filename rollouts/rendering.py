@@ -22,6 +22,8 @@ from rollouts.types import Message
 
 # A word joiner: it has no width, and no control string survives it.
 _BREAK = "\u2060"
+# Tokens of this form begin or end a turn, or a part of one, whether called special or not.
+_BARS = ("<|", "<｜")
 MOST_NESTED = 100  # lists and objects in each other, in a tool call's arguments
 
 
@@ -82,9 +84,18 @@ def weights_hash(folder: Path) -> str:
 
 
 def control_strings(folder: Path) -> tuple[str, ...]:
-    """Strings that the tokenizer turns into control tokens, longest first."""
+    """Strings that the tokenizer turns into control tokens, longest first.
+
+    Some tokenizers (DeepSeek's) do not call special what begins a turn: it is known by its bars.
+    `<think>` and the like, which a template reads in what was said, are left.
+    """
     tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    strings = {token["content"] for token in tokenizer.get("added_tokens", []) if token["special"]}
+    added = tokenizer.get("added_tokens", [])
+    strings = {
+        token["content"]
+        for token in added
+        if token["special"] or token["content"].startswith(_BARS)
+    }
     return tuple(sorted(strings, key=len, reverse=True))
 
 
