@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,14 @@ def test_the_second_stage_takes_the_best_that_ran_on_all_three() -> None:
     assert best_upstream(ran("openclaw-opd", 0.1, 0.1)) == []
     later = [*ran("openclaw-hybrid", 0.0, 0.0, 0.0, seed=1), *ran("kto", 1.0, 1.0, 1.0, seed=2)]
     assert second_stage([*rows, *later]) == wanted  # a second seed is of the second stage
+    everywhere = [
+        row_of("openclaw-hybrid", person=person, seed=seed)
+        for person, seed in product(PEOPLE, range(3))
+        if seed or person not in FIRST_PEOPLE
+    ]
+    better = ran("openclaw-opd", 0.2, 0.2, 0.2)  # as its first rows, run again, have it
+    assert {recipe for recipe, _, _ in second_stage([*rows, *better])} >= {"openclaw-opd"}
+    assert second_stage([*rows, *better, *everywhere]) == wanted
     assert methods(rows)[DEFAULT] == pytest.approx(0.2)
     farther = [*rows, row_of("opd", person="asks", turns=32)]
     first, second = stages(farther)[-2:]

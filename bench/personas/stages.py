@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 from bench.personas.people import PEOPLE
 from bench.personas.recipes import RECIPES, VARIATIONS
@@ -42,10 +43,21 @@ def first_stage() -> list[Key]:
 
 def second_stage(cells: Cells) -> list[Key]:
     """As the first stage's rows have it so far: what ran on more seeds was chosen already, and is
-    not compared with what did not."""
+    not compared with what did not. Nor is it chosen anew when a first row is run again: upstream's
+    recipes are a question or two apart."""
     first = of(cells, seed=FIRST_SEED)
-    recipes = [*best_methods(first), *best_upstream(first), *BESIDE]
+    upstream = _that_ran_everywhere(cells) or best_upstream(first)
+    recipes = [*best_methods(first), *upstream, *BESIDE]
     return [(recipe, person, seed) for seed in SEEDS for person in PEOPLE for recipe in recipes]
+
+
+def _that_ran_everywhere(cells: Cells) -> list[str]:
+    """Upstream's recipes that have rows of all people and seeds."""
+    everywhere = set(product(PEOPLE, SEEDS))
+    ran: dict[str, set[tuple[str, int]]] = {}
+    for cell in cells:
+        ran.setdefault(cell["recipe"], set()).add((cell["person"], cell["seed"]))
+    return [name for name in ran if name.startswith(UPSTREAMS) and ran[name] >= everywhere]
 
 
 def best_methods(cells: Cells) -> list[str]:
