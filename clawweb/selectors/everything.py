@@ -43,11 +43,13 @@ def everything(user: User) -> dict[str, Callable[[], Iterator[Line]]]:
     """Each file's name and its lines; nothing is read before a file is asked for."""
     audit = AuditEvent.objects.filter(Q(subject=user) | Q(actor=user))
     metrics = StepMetric.objects.filter(job__user=user)
-    judgements = Judgement.objects.filter(turn__session__user=user)
+    # What can still be had back is in no file, nor what was said about it.
+    samples = user.samples.filter(turn__session__deleted_at=None)
+    judgements = Judgement.objects.filter(turn__session__user=user, turn__session__deleted_at=None)
     return {
         "profile": lambda: iter([_plain(user, _PROFILE_ONLY)]),
         "conversations": lambda: conversation_lines(user),
-        "samples": lambda: _rows(user.samples.select_related("turn", "job", "adapter")),
+        "samples": lambda: _rows(samples.select_related("turn", "job", "adapter")),
         "judgements": lambda: _rows(judgements.select_related("turn", "next_turn")),
         "comparisons": lambda: _rows(_comparisons(user)),
         "jobs": lambda: (job_json(job) for job in pages(jobs_of(user))),
@@ -80,7 +82,8 @@ def count(user: User) -> int:
 
 
 def _comparisons(user: User) -> QuerySet[Comparison]:
-    return Comparison.objects.filter(user=user).select_related("first", "second")
+    rows = Comparison.objects.filter(user=user, first__session__deleted_at=None)
+    return rows.select_related("first", "second")
 
 
 def _rows(rows: QuerySet[Any]) -> Iterator[Line]:

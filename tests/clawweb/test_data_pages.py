@@ -7,9 +7,10 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import AsyncClient, Client
 
 from clawweb import transfer_run
-from clawweb.models import Transfer, User
-from clawweb.services import accounts, transfers
-from tests.factories import make_turn
+from clawweb.models import Comparison, Judgement, Transfer, User
+from clawweb.selectors.everything import everything
+from clawweb.services import accounts, housekeeping, transfers
+from tests.factories import down, make_turn
 from tests.recorded import brought_in_by_worker, exported_by_worker
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine", "transfer_files")
@@ -206,3 +207,17 @@ def test_what_the_page_cannot_take_it_says(as_alice: Client, alice: User) -> Non
 def test_the_sessions_page_leads_to_the_export(as_alice: Client, alice: User) -> None:
     make_turn(alice)
     assert 'href="/data/"' in as_alice.get("/sessions/").content.decode()
+
+
+def test_what_was_said_of_a_deleted_chat_is_in_no_file(alice: User) -> None:
+    """From the moment it is deleted, though it can still be had back."""
+    kept, deleted = make_turn(alice), make_turn(alice)
+    for turn in (kept, deleted):
+        down(turn)
+        other = make_turn(alice, session=turn.session)
+        Comparison.objects.create(user=alice, kind="blind", first=turn, second=other)
+        Judgement.objects.create(turn=turn, next_turn=other)
+    housekeeping.delete_session(deleted.session)
+    files = everything(alice)
+    for name, place in (("samples", "turn"), ("judgements", "turn"), ("comparisons", "first")):
+        assert [line[place] for line in files[name]()] == [kept.public_id], name
