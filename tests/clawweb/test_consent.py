@@ -182,39 +182,38 @@ def test_of_who_keeps_nothing_no_word_is_in_any_column(alice: User) -> None:
         feedback.rate_turn(turn=Turn.objects.get(), author=alice, changes={"value": 1})
 
 
-def test_a_reply_that_ends_after_its_chat_was_erased_is_not_kept_aside(alice: User) -> None:
-    choose(alice, Consent.NOTHING)
+def being_written(user: User) -> Turn:
+    """A turn that nothing is kept of, claimed by a generator."""
+    choose(user, Consent.NOTHING)
     opened = chat.open_turn(
-        session=sessions.open_session(user=alice),
+        session=sessions.open_session(user=user),
         parent=None,
         messages=[Message(role="user", content="a secret question")],
     )
     found = chat.claim_turn(opened.public_id, base_hash="x")
     assert found is not None
+    return found[0]
+
+
+def test_a_reply_that_ends_after_its_chat_was_erased_is_not_kept_aside(alice: User) -> None:
+    turn = being_written(alice)
     Turn.objects.all().delete()
-    valkey.forget_texts([opened.public_id])
-    ended = chat.finish_turn(found[0], state=TurnState.STOPPED, rollout=None, text="a secret")
-    assert (ended, valkey.kept_text(opened.public_id)) == (False, {})
+    valkey.forget_texts([turn.public_id])
+    ended = chat.finish_turn(turn, state=TurnState.STOPPED, rollout=None, text="a secret")
+    assert (ended, valkey.kept_text(turn.public_id)) == (False, {})
 
 
 def test_a_reply_that_nothing_can_hold_has_failed_and_is_no_empty_one(
     alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choose(alice, Consent.NOTHING)
-    opened = chat.open_turn(
-        session=sessions.open_session(user=alice),
-        parent=None,
-        messages=[Message(role="user", content="a secret question")],
-    )
-    found = chat.claim_turn(opened.public_id, base_hash="x")
-    assert found is not None
+    turn = being_written(alice)
 
     def down(*_: Any) -> None:
         raise valkey.ValkeyError("down")
 
     monkeypatch.setattr(valkey, "keep_text", down)
-    ended = chat.finish_turn(found[0], state=TurnState.COMPLETE, rollout=None, text="a secret")
-    turn = Turn.objects.get()
+    ended = chat.finish_turn(turn, state=TurnState.COMPLETE, rollout=None, text="a secret")
+    turn.refresh_from_db()
     assert (ended, turn.state, turn.reply) == (False, TurnState.FAILED, "")
     assert turn.error.endswith("Try again soon.")
 
