@@ -26,7 +26,7 @@ from django.utils.translation import gettext_lazy as _
 from clawweb import models
 from clawweb.config import config
 from clawweb.events import look_again
-from clawweb.services import audit, browsers, erasure, second_factor
+from clawweb.services import accounts, audit, browsers, erasure, second_factor
 from clawweb.services.errors import ServiceError
 from clawweb.tables import as_csv
 from training.config import METHODS
@@ -132,11 +132,11 @@ class PersonForm(UserChangeForm):
 
     def clean_username(self) -> str:
         name: str = self.cleaned_data["username"]
-        others = models.User.objects.exclude(pk=self.instance.pk)
-        taken = others.filter(username__iexact=name).first()
-        if taken is not None and "username" in self.changed_data:
-            words = _("There is already a user called %(name)s.")
-            raise forms.ValidationError(words % {"name": taken.username})
+        if "username" in self.changed_data:
+            try:
+                accounts.refuse_taken(models.User(pk=self.instance.pk, username=name))
+            except ServiceError as exc:
+                raise forms.ValidationError(str(exc)) from exc
         return name
 
 

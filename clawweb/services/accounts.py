@@ -97,6 +97,13 @@ def revoke_key(*, user: User, key_id: int) -> bool:
     return bool(revoked)
 
 
+def refuse_taken(user: User) -> None:
+    """ServiceError when somebody else has this name, also in other letters."""
+    others = User.objects.exclude(pk=user.pk).filter(username__iexact=user.username)
+    if taken := others.first():
+        raise ServiceError(_("There is already a user called %(name)s.") % {"name": taken.username})
+
+
 def add_user(*, username: str, password: str | None, role: str = Role.USER) -> User:
     """A new user; ServiceError says what is wrong with the name or the password. Without one (None)
     they sign in by links."""
@@ -108,8 +115,7 @@ def add_user(*, username: str, password: str | None, role: str = Role.USER) -> U
             validate_password(password, user)
     except ValidationError as exc:
         raise ServiceError(" ".join(exc.messages)) from exc
-    if taken := User.objects.filter(username__iexact=user.username).first():
-        raise ServiceError(_("There is already a user called %(name)s.") % {"name": taken.username})
+    refuse_taken(user)
     user.set_password(password)
     with transaction.atomic():
         user.save()
