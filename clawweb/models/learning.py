@@ -3,6 +3,8 @@ services/."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
@@ -295,20 +297,18 @@ class TrainingSample(models.Model):
     @property
     def followed(self) -> list[str]:
         """The hints in the reply's prompt that its user still holds."""
-        said = set(self.behind().values_list("hint", flat=True))
-        return [hint for hint in self.turn.prompted_hints if hint in said]
-
-    def behind(self) -> models.QuerySet[TrainingSample]:
-        """What said them. A note that was taken back, reworded, put aside for a newer one or found
-        to ask for nothing is no lesson any more, nor what is said in a chat that is deleted or kept
-        out."""
         if not self.turn.prompted_hints:
-            return TrainingSample.objects.none()
-        said = TrainingSample.objects.filter(
-            HOLDS,
-            user=self.user_id,
-            hint__in=self.turn.prompted_hints,
-        )
+            return []
+        said = TrainingSample.saying(self.user_id, self.turn.prompted_hints).order_by()
+        holding = set(said.values_list("hint", flat=True).distinct())
+        return [hint for hint in self.turn.prompted_hints if hint in holding]
+
+    @classmethod
+    def saying(cls, user_id: int, hints: Collection[str]) -> models.QuerySet[TrainingSample]:
+        """The user's that say one of these hints. A note that was taken back, reworded, put aside
+        for a newer one or found to ask for nothing is no lesson any more, nor what is said in a
+        chat that is deleted or kept out."""
+        said = cls.objects.filter(HOLDS, user=user_id, hint__in=hints)
         idle = Q(state=SampleState.DROPPED, drop_reason=DropReason.HINT_NO_EFFECT)
         return said.exclude(Q(state__in=GONE_SAMPLE) | idle)
 

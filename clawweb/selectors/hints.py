@@ -153,13 +153,33 @@ def _said_since(told: Sequence[Told], version: AdapterVersion | None) -> Iterabl
 
 
 def _told(samples: Iterable[TrainingSample]) -> list[Told]:
-    """Each with what said the hints that it followed, if it was liked."""
-    rows = [
-        (row, list(row.behind().select_related("feedback")) if row.reward == 1 else [])
-        for row in samples
+    """Each, all of one user, with what said the hints that it followed, if it was liked."""
+    rows = list(samples)
+    saying = _saying(rows)
+    said = said_at([*rows, *(row for behind in saying.values() for row in behind)])
+    since = {followed: _since(behind, said) for followed, behind in saying.items()}
+    followed = [_followed(row) for row in rows]
+    return [
+        (row, saying[hints], since[hints] or said[row.pk])
+        for row, hints in zip(rows, followed, strict=True)
     ]
-    said = said_at(each for row, behind in rows for each in (row, *behind))
-    return [(row, behind, _since(row, behind, said)) for row, behind in rows]
+
+
+def _followed(sample: TrainingSample) -> tuple[str, ...]:
+    """The hints that stood in the prompt of what was liked."""
+    return tuple(sample.turn.prompted_hints) if sample.reward == 1 else ()
+
+
+def _saying(samples: Sequence[TrainingSample]) -> dict[tuple[str, ...], list[TrainingSample]]:
+    """What is behind each list of hints that any of them followed, oldest first: replies between
+    two versions followed the same, so that they are looked up once, for all of them."""
+    lists = {_followed(sample) for sample in samples}
+    hints = {hint for followed in lists for hint in followed}
+    if not hints:
+        return {followed: [] for followed in lists}
+    said = TrainingSample.saying(samples[0].user_id, hints)
+    rows = list(said.select_related("feedback").defer("token_effects").order_by("id"))
+    return {followed: [row for row in rows if row.hint in followed] for followed in lists}
 
 
 def said_at(samples: Iterable[TrainingSample]) -> dict[int, int]:
@@ -190,15 +210,13 @@ def _is_left_of(now: Feedback | None, before: Feedback | None) -> bool:
     return not is_same and reasons <= known and all(left in ("", said) for left, said in words)
 
 
-def _since(
-    sample: TrainingSample, behind: Sequence[TrainingSample], said: Mapping[int, int]
-) -> int:
-    """When what it teaches was said: who likes what followed hints says nothing new, and it is as
-    old as the oldest of them, each since it was said last."""
+def _since(behind: Sequence[TrainingSample], said: Mapping[int, int]) -> int:
+    """When what followed hints and is liked was said, as who likes it says nothing new: when the
+    oldest of them was, each since it was said last. 0 when nothing is behind it."""
     newest: dict[str, int] = {}
     for row in behind:
         newest[row.hint] = max(said[row.pk], newest.get(row.hint, 0))
-    return min(newest.values(), default=said[sample.pk])
+    return min(newest.values(), default=0)
 
 
 def _first_said(told: Sequence[Told]) -> int:
@@ -221,10 +239,14 @@ def contradicted_by_newer(samples: Iterable[TrainingSample]) -> set[int]:
 def _contradicted(told: Iterable[Told]) -> dict[int, str]:
     """Those, each with what it asks for beside that, if anything: it is as new as the rest was."""
     axes = Axes(FeedbackReason.objects.all())
+    read: dict[tuple[str, ...], Said] = {}  # what is behind the same hints says the same
     wanted: dict[str, str] = {}
     older: dict[int, str] = {}
     for sample, behind, _ in sorted(told, key=lambda row: row[2], reverse=True):
-        said = _said([sample, *behind], axes)
+        followed = _followed(sample)
+        if followed not in read:
+            read[followed] = _said(behind, axes)
+        said = _together([_said([sample], axes), read[followed]])
         if all(wanted.get(axis, pole) == pole for axis, pole in said.poles.items()):
             wanted |= said.poles
         elif not said.says_more:
@@ -238,8 +260,11 @@ def _contradicted(told: Iterable[Told]) -> dict[int, str]:
 
 
 def _said(samples: Sequence[TrainingSample], axes: Axes) -> Said:
-    """What a sample teaches, and then those behind it. A judge's words have no pole: they never put
-    a person's aside."""
-    found = [axes.of_rating(row.feedback, row.hint) for row in samples if row.feedback]
+    """What they teach. A judge's words have no pole: they never put a person's aside."""
+    return _together([axes.of_rating(row.feedback, row.hint) for row in samples if row.feedback])
+
+
+def _together(found: Sequence[Said]) -> Said:
+    """Of two that ask for different poles of an axis the first one has its say."""
     poles = {axis: pole for said in reversed(found) for axis, pole in said.poles.items()}
     return Said(poles, says_more=any(said.says_more for said in found))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from clawweb import training_run
@@ -14,7 +16,7 @@ from clawweb.models import (
     TrainingSample,
     User,
 )
-from clawweb.selectors.hints import put_aside
+from clawweb.selectors.hints import contradicted_by_newer, put_aside
 from clawweb.selectors.learning import receipt
 from clawweb.services import feedback, finishing, jobs
 from clawweb.services.notes import take_back_note
@@ -227,3 +229,19 @@ def test_what_was_said_between_a_wish_and_the_like_of_what_followed_it_counts(ea
     liked = make_turn(eager, version=1, prompted_hints=[hint_of("too_long")])
     up(liked)
     assert put_aside([liked.samples.get()], [], live) == {liked.samples.get().pk: ""}
+
+
+@pytest.mark.parametrize("prompted", [["Be short."], ["Be short.", "No lists."]])
+def test_many_liked_replies_are_looked_at_as_fast_as_few(
+    eager, django_assert_num_queries, prompted
+):
+    said(eager, "Be short.", "No lists.")
+    for turn in (make_turn(eager, prompted_hints=prompted) for _ in range(2)):
+        up(turn)
+    rows = TrainingSample.objects.filter(reward=1).select_related("feedback", "turn")
+    with CaptureQueriesContext(connection) as few:
+        contradicted_by_newer(rows)
+    for turn in (make_turn(eager, prompted_hints=prompted) for _ in range(10)):
+        up(turn)
+    with django_assert_num_queries(len(few)):
+        contradicted_by_newer(rows.all())
