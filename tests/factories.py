@@ -150,6 +150,14 @@ def registered(
 ) -> tuple[TrainingJob, AdapterVersion]:
     """A job with its version's row and folder, as training leaves them."""
     job = claimed_job(user)
+    return job, register_version(job, accepted=accepted, differs=differs)
+
+
+def register_version(
+    job: TrainingJob, *, accepted: bool = True, differs: bool = True
+) -> AdapterVersion:
+    """The claimed job's version, saved and gated."""
+    user = job.user
     version = versions.next_version(user)
     path = versions.folder_for(user, version, job.attempt)
     folder = config().var / path
@@ -167,7 +175,7 @@ def registered(
         note="" if accepted else "it repeats itself",
     )
     write_probe(str(path), version, differs=differs)
-    return job, adapter
+    return adapter
 
 
 def hand_over(job: TrainingJob) -> None:
