@@ -29,6 +29,9 @@ Told = tuple[TrainingSample, list[TrainingSample], int]  # what is behind it; si
 MOST_PROMPTED = 4  # as many as the gate lets a perfect student follow at once
 LOOKED_AT = 8 * REPLAYED  # learned samples: those that followed a note taken back teach nothing
 MOST_CHARACTERS = 1000  # of all together: the conversation needs its room
+_LIKED = Q(reward__gt=0)
+# What may say more than a thumb does: most ratings do not, and contradict nothing.
+_HINTED = Q(hint__gt="") | Q(correction__gt="") | (_LIKED & ~Q(turn__prompted_hints=[]))
 
 
 def hints_to_prompt(user: User) -> list[str]:
@@ -53,7 +56,7 @@ def unlearned_hints(user: User) -> list[str]:
     learned = said.filter(state=SampleState.TRAINED, adapter__in=answering_line(user))
     # What was learned later than a hint was given may contradict it, and then wins too.
     told = _told(open_ones)
-    contradicted = _contradicted([*told, *_told(learned.filter(pk__gt=_first_said(told)))])
+    contradicted = _contradicted([*told, *_told(learned.filter(_HINTED, pk__gt=_first_said(told)))])
     since = dict(learned.exclude(hint="").values_list("hint").annotate(Max("adapter__version")))
     holding = [
         sample.hint
@@ -85,14 +88,12 @@ def replayed_samples(
     steps rest on them, too. By "combine" these beside the hints.
     """
     learned = learned_samples(version)
-    liked = Q(reward__gt=0)
-    hinted = Q(hint__gt="") | Q(correction__gt="") | (liked & ~Q(turn__prompted_hints=[]))
-    told = [row for row in learned.filter(hinted)[:LOOKED_AT] if row.teaches]
+    told = [row for row in learned.filter(_HINTED)[:LOOKED_AT] if row.teaches]
     over = put_aside(samples, told, version)  # else it would take the place of what still teaches
     said = [row for row in told if row.pk not in over][:REPLAYED]
     if method in KTO or not (said or any(row.teaches for row in samples)):
         return list(learned.exclude(reward=None)[:THUMBS_REPLAYED])
-    chosen = [*said, *learned.filter(liked)[:CANDIDATES]]
+    chosen = [*said, *learned.filter(_LIKED)[:CANDIDATES]]
     if method == "combine":
         chosen += learned.exclude(reward=None)[:THUMBS_REPLAYED]
     return list({sample.pk: sample for sample in chosen}.values())
@@ -110,7 +111,8 @@ def undisputed_samples(user_id: int) -> list[TrainingSample]:
     rows = [*aside.order_by("id"), *_in_part(user_id)]
     if not rows:
         return []
-    holds = _holding().filter(user=user_id, state__in=[*OPEN_SAMPLE, SampleState.TRAINED])
+    open_or_learned = [*OPEN_SAMPLE, SampleState.TRAINED]
+    holds = _holding().filter(_HINTED, user=user_id, state__in=open_or_learned)
     told = _told(rows)
     newer = holds.filter(pk__gt=_first_said(told)).exclude(pk__in=[row.pk for row in rows])
     disputed = _contradicted([*told, *_told(newer.defer(*BULKY_OF_TURN))])
@@ -148,7 +150,7 @@ def _said_since(told: Sequence[Told], version: AdapterVersion | None) -> Iterabl
         return ()
     user = told[0][0].user_id
     there = Q(state=SampleState.READY) | Q(state=SampleState.TRAINED, adapter__in=line_of(version))
-    rest = _holding().filter(there, user=user, pk__gt=_first_said(told))
+    rest = _holding().filter(there, _HINTED, user=user, pk__gt=_first_said(told))
     return rest.exclude(pk__in=[sample.pk for sample, *_ in told]).defer(*BULKY_OF_TURN)
 
 

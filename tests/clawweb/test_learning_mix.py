@@ -50,8 +50,7 @@ SAID: list[dict[str, Any]] = [
     {"value": -1},
     {"value": -1, "final": True},
     {"value": None},
-    {"value": -1, "reasons": ["too_long"]},
-    {"value": -1, "reasons": ["too_short"]},
+    *({"value": -1, "reasons": [slug]} for slug in ("too_long", "too_short") * 2),
     {"value": -1, "reasons": ["too_long"], "comment": "Use metres."},
     {"value": -1, "comment": "Use metres."},
     {"value": -1, "comment": "Too long."},
@@ -224,6 +223,11 @@ class Agent:
             self._cancel,
         ]
         finishing.leave_out_withdrawn(job)
+        for row in jobs.samples_of(job):
+            assert row.turn.session.deleted_at is None, f"{row} of a deleted chat trains"
+            assert not row.turn.session.locked, f"{row} of a chat kept out trains"
+            newest = row.turn.samples.order_by("-pk")[0]
+            assert newest.state != SampleState.WITHDRAWN, f"{row} was taken back and trains"
         if not jobs.samples_of(job):
             jobs.end_job(job, state=JobState.NO_SIGNAL, reason="none")
         elif jobs.cancel_wanted(job):
