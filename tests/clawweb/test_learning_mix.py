@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 from django.utils import timezone
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from clawweb import deployment
@@ -59,6 +59,8 @@ SAID: list[dict[str, Any]] = [
     {"reasons": []},
     {"comment": ""},
 ]
+OPPOSITES = [("rate", 0, SAID.index({"value": -1, "reasons": ["too_long"]})),
+             ("rate", 1, SAID.index({"value": -1, "reasons": ["too_short"]}))]  # fmt: skip
 NUMBER = st.integers(0, 5)
 ACTS = st.one_of(
     st.tuples(st.just("rate"), NUMBER, st.integers(0, len(SAID) - 1)),
@@ -359,6 +361,10 @@ def mixed(user: User, acts: list[tuple[str, int, int]]) -> None:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+@example(acts=[*OPPOSITES, ("claim", 0, 0), ("delete", 1, 0), ("end", 3, 0), ("restore", 0, 0)])
+@example(acts=[*OPPOSITES, ("claim", 0, 0), ("end", 0, 0), ("take_back", 0, 0), ("back", 0, 0)])
+@example(acts=[*OPPOSITES, ("claim", 0, 0), ("lock", 0, 0), ("side", 1, 0), ("again", 0, 0)])
+@example(acts=[*OPPOSITES, ("claim", 0, 0), ("end", 0, 0), ("delete", 1, 0), ("without", 0, 0)])
 @given(acts=st.lists(ACTS, min_size=1, max_size=24))
 def test_any_mix_of_acts_loses_no_rating(alice: User, acts: list[tuple[str, int, int]]) -> None:
     mixed(alice, acts)
