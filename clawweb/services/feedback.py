@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -157,8 +157,21 @@ def _reasons(
             _("There is no reason called %(unknown)s; there are %(known)s.")
             % {"unknown": ", ".join(unknown), "known": ", ".join(rows)}
         )
+    kept = _newest_poles(slugs, {reason["slug"] for reason in said})
+    return [known.get(slug) or {"slug": slug, "hint": rows[slug].hint} for slug in kept]
+
+
+def _newest_poles(slugs: Sequence[str], before: Collection[str]) -> list[str]:
+    """Without those that another one contradicts: who ticks "too short" has changed their mind
+    about "too long". What was said `before` is the older one, then what comes first."""
+    axes = FeedbackReason.objects.filter(slug__in=slugs).exclude(axis="")
+    lies = {row.slug: (row.axis, row.pole) for row in axes}
+    in_turn = sorted(slugs, key=lambda slug: slug not in before)
+    wanted = dict(lies[slug] for slug in in_turn if slug in lies)
     return [
-        known.get(slug) or {"slug": slug, "hint": rows[slug].hint} for slug in dict.fromkeys(slugs)
+        slug
+        for slug in dict.fromkeys(slugs)
+        if slug not in lies or wanted[lies[slug][0]] == lies[slug][1]
     ]
 
 

@@ -4,7 +4,7 @@ import { call } from "./api.js";
 import { saysWhenFull } from "./composer.js";
 import { complain, notify } from "./notices.js";
 import { whyOf } from "./receipt.js";
-import { contentOf, fill, isInUse, sayUnsent, watchCorrection } from "./strip.js";
+import { contentOf, fill, isInUse, sayUnsent, watchCorrection, watchOpposites } from "./strip.js";
 
 const STILL_WRITING = 12_000; // the server waits 20 s for a reason after the last word from here
 
@@ -96,6 +96,7 @@ export class Rating {
     const template = document.getElementById("strip-template");
     this.strip = template.content.firstElementChild.cloneNode(true);
     watchCorrection(this.strip, this.view.turn.reply);
+    watchOpposites(this.strip);
     for (const box of this.strip.querySelectorAll("textarea")) saysWhenFull(box);
     fill(this.strip, said);
     this.strip.addEventListener("submit", (event) => { event.preventDefault(); this.done(); });

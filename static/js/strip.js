@@ -61,6 +61,17 @@ export function fill(strip, feedback) {
   }
 }
 
+// Who ticks "Too short" has changed their mind about "Too long".
+export function watchOpposites(strip) {
+  strip.addEventListener("change", ({ target }) => {
+    const { axis, pole } = target.dataset;
+    if (!axis || !target.checked) return;
+    for (const box of strip.querySelectorAll("[name=reason]:checked")) {
+      if (box.dataset.axis === axis && box.dataset.pole !== pole) box.checked = false;
+    }
+  });
+}
+
 export function contentOf(strip) {
   const chosen = strip.querySelectorAll("[name=reason]:checked");
   return {

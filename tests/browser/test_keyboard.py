@@ -115,8 +115,11 @@ def say_what_was_wrong(page: Page) -> None:
     tab_to(page, "Bad reply", back=True)
     page.keyboard.press("Enter")
     expect(turn.get_by_role("button", name="Bad reply")).to_have_attribute("aria-pressed", "true")
-    tab_to(page, "Too long")
+    tab_to(page, "Too short")
     page.keyboard.press("Space")
+    tab_to(page, "Too long", back=True)
+    page.keyboard.press("Space")  # they have changed their mind
+    expect(turn.get_by_label("Too short")).not_to_be_checked()
     tab_to(page, "Write what you wanted instead")
     page.keyboard.press("Enter")
     tab_to(page, "What you wanted instead")

@@ -314,6 +314,27 @@ def test_a_complaint_that_names_no_vote_is_a_thumb_down(alice, why):
     assert turn.samples.get().reward == -1
 
 
+def test_of_two_reasons_that_contradict_each_other_the_newer_one_holds(alice):
+    turn = make_turn(alice)
+    kept = []
+    for slugs in (
+        ["too_long", "too_formal"],
+        ["too_short", "too_formal", "too_long"],  # as the page shows them, in its order
+        ["too_casual", "too_short", "too_formal"],
+        ["no_lists", "wrong", "use_lists"],  # said at once: the last
+        [],
+    ):
+        rate(turn, value=-1, reasons=slugs)
+        kept.append([reason["slug"] for reason in latest_feedback(turn).reasons])
+    assert kept == [
+        ["too_long", "too_formal"],
+        ["too_short", "too_formal"],
+        ["too_casual", "too_short"],
+        ["wrong", "use_lists"],
+        [],
+    ]
+
+
 def test_a_reason_that_is_not_in_use_any_more_stays_where_it_was_ticked(alice):
     turn = make_turn(alice)
     feedback.rate_turn(
