@@ -210,7 +210,8 @@ def _beside(turn: Turn) -> Place:
 
 
 def join(turn: Turn) -> bool:
-    """Wait for this reply too. False when it is not to be had whole: it failed, or is stopping."""
+    """Wait for this reply too. False when it is not to be had whole: it failed, or is stopping, or
+    its chat was deleted since."""
     unfinished = Turn.objects.filter(
         pk=turn.pk,
         state__in=[TurnState.PENDING, TurnState.STREAMING],
@@ -220,7 +221,7 @@ def join(turn: Turn) -> bool:
     if unfinished.update(readers=F("readers") + 1):
         return True
     turn.refresh_from_db(fields=["state"])
-    return turn.state == TurnState.COMPLETE
+    return turn.state == TurnState.COMPLETE and turn.session.deleted_at is None
 
 
 def hang_up(turn: Turn) -> None:

@@ -129,6 +129,18 @@ async def test_a_try_after_its_chat_was_deleted_opens_another(
     assert (deleted.deleted_at is None, there.deleted_at is None) == (False, True)
 
 
+@pytest.mark.parametrize("mark", [ONCE, RETRY], ids=["once", "retry"])
+async def test_a_reply_of_a_deleted_chat_is_given_to_no_retry(key, engine, valkey_server, mark):
+    async with generating():
+        first = await ask(key, headers=mark)
+        await in_db(lambda: housekeeping.delete_session(ChatSession.objects.get()))
+        again = await ask(key, headers=mark)
+        third = await ask(key, headers=mark)
+    assert first.json()["id"] != again.json()["id"] == third.json()["id"]
+    deleted, there = await in_db(lambda: list(ChatSession.objects.order_by("id")))
+    assert (deleted.deleted_at is None, there.deleted_at is None) == (False, True)
+
+
 async def test_an_idempotency_key_with_another_request_is_refused(key, engine, valkey_server):
     async with generating():
         await ask(key, headers=ONCE)
