@@ -150,10 +150,10 @@ def judge_status(user: User | None) -> dict[str, Any]:
 def _words(status: dict[str, Any]) -> str:
     """One line for the list of what runs."""
     does = _("%(name)s reads what follows a reply")
-    if status["silent"]:
-        does = _("%(name)s does not answer")
     if status["refusal"]:
         does = _("%(name)s refuses")
+    if status["silent"]:  # the newer trouble, which the other pages tell first, too
+        does = _("%(name)s does not answer")
     words = [does % {"name": status["name"]}]
     if count := status["waiting"]:
         words.append(

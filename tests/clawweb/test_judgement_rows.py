@@ -187,6 +187,20 @@ def test_the_judge_refused_only_what_it_was_asked(alice: User, judge: Any) -> No
     assert "refuses" in judge_status(None)["words"]
 
 
+def test_a_judge_that_refused_and_is_silent_since_is_said_to_be_silent(
+    alice: User, judge: Any
+) -> None:
+    """Everywhere: the list of what runs, and the pages that show `silent` first."""
+    refused, silent = waiting(alice), waiting(alice)
+    judge.say = lambda asked: asked.refuse(401, "no such key")
+    judged(refused.turn)
+    judge.say = lambda asked: asked.refuse(503)
+    judged(silent.turn)
+    status = judge_status(None)
+    assert (status["silent"], "401" in status["refusal"]) == (True, True)
+    assert "does not answer" in status["words"]
+
+
 def test_a_judge_that_was_silent_for_a_day_did_not_refuse(alice: User, judge: Any) -> None:
     turn = waiting(alice).turn
     Judgement.objects.update(created_at=timezone.now() - timedelta(hours=25))
