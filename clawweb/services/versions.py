@@ -141,15 +141,18 @@ def claim_deploy(public_id: str) -> TrainingJob | None:
     if job is None or (job.lease_until is not None and job.lease_until > now):
         return None
     token = str(uuid.uuid4())
+    until = now + timedelta(seconds=config().lease_seconds)
     taken = TrainingJob.objects.filter(
         pk=job.pk, state=JobState.DEPLOYING, lease_token=job.lease_token
-    ).update(lease_token=token, lease_until=now + timedelta(seconds=config().lease_seconds))
+    ).update(lease_token=token, lease_until=until, phase=sentences.GOING_LIVE)
     return TrainingJob.objects.select_related("user", "child").get(pk=job.pk) if taken else None
 
 
 def release_deploy(job: TrainingJob) -> None:
     """Let go, so that the sweep tries again: the engine did not answer."""
-    held(job).update(lease_until=timezone.now(), phase=gettext_noop("waiting for the model server"))
+    waiting = gettext_noop("waiting for the model server")
+    if held(job).update(lease_until=timezone.now(), phase=waiting):
+        changed(job.user_id, "job", job.public_id)
 
 
 def jobs_to_deploy() -> list[TrainingJob]:
