@@ -70,6 +70,16 @@ def marked(user: User) -> list[int]:
 # Which versions
 
 
+def test_many_chats_are_looked_up_with_as_many_queries_as_one(
+    alice: User, django_assert_num_queries: Any
+) -> None:
+    adapter = make_adapter(alice, 1, AdapterState.LIVE)
+    learn(rated(alice, 12), adapter)
+    with django_assert_num_queries(4):
+        chats, more = learned_chats(alice)
+    assert ([chat.versions for chat in chats], more) == ([[adapter]] * 12, False)
+
+
 def test_a_chat_is_in_what_learned_from_it_and_in_all_that_grew_from_that(line: Any) -> None:
     turns, (_, second, third) = line
     assert versions_that_learned_from(turns[1].session) == [second, third]
