@@ -6,7 +6,7 @@ An object that is not in these sets is not there for the user: 404, not 403.
 from __future__ import annotations
 
 from allauth.mfa.models import Authenticator
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
 from clawweb.config import config
 from clawweb.models import AuditEvent, ChatSession, User
@@ -32,8 +32,11 @@ def readable_sessions(user: User) -> QuerySet[ChatSession]:
 
 
 def reads_of(user: User) -> QuerySet[AuditEvent]:
-    """When somebody else read a chat of the user's, newest first."""
-    return AuditEvent.objects.filter(subject=user, action=READ).exclude(actor=user)
+    """When somebody else read a chat of the user's, newest first, with `is_there`: whether the
+    user can still look at it themselves."""
+    chat = ChatSession.objects.filter(user=user, public_id=OuterRef("object_id"), deleted_at=None)
+    reads = AuditEvent.objects.filter(subject=user, action=READ).exclude(actor=user)
+    return reads.annotate(is_there=Exists(chat))
 
 
 def has_second_factor(user: User) -> bool:

@@ -11,11 +11,12 @@ from django.apps import apps
 from django.contrib.auth.models import AnonymousUser
 from django.core.management import CommandError, call_command
 from django.test import AsyncClient, Client
+from django.utils import timezone
 
 from clawweb import events
 from clawweb.asgi import application
 from clawweb.consumers import SIGNED_OUT
-from clawweb.models import SCOPES, ApiKey, AuditEvent, Role, User
+from clawweb.models import SCOPES, ApiKey, AuditEvent, ChatSession, Role, User
 from clawweb.orm import in_db
 from clawweb.services import accounts
 from clawweb.services.errors import ServiceError
@@ -56,6 +57,13 @@ def test_a_reviewer_reads_what_its_owner_allows_and_the_owner_sees_that(world: W
     own.force_login(alice)
     assert "reviewer" in own.get("/settings/").content.decode()
     assert "a right that your account does not have" in own.get("/review/").content.decode()
+
+    link = 'href="/sessions/' + path.removeprefix("/review/")
+    assert link in own.get("/settings/").content.decode()
+    ChatSession.objects.filter(user=alice).update(deleted_at=timezone.now())
+    text = own.get("/settings/").content.decode()
+    assert (link in text, "a chat that is deleted" in text) == (False, True)
+    ChatSession.objects.filter(user=alice).update(deleted_at=None)
 
     User.objects.filter(pk=alice.pk).update(reviewers_may_read=False)
     assert client.get(path).status_code == 404
