@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.contrib.auth.models import AbstractUser
 from django.db import models
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 
@@ -114,6 +115,10 @@ class ApiKey(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} …{self.tail}"
+
+    @property
+    def has_expired(self) -> bool:
+        return self.expires_at is not None and self.expires_at <= timezone.now()
 
 
 class SignInLink(models.Model):
