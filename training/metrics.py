@@ -30,7 +30,7 @@ def step_metrics(
     """`items` are the step's replies, `sums` what their micro-batches added up to."""
     tokens = sum(len(item.response_ids) for item in items)
     rewards = [item.reward for item in items if item.reward is not None]
-    advantages = [item.advantage for item in items if item.advantage is not None]
+    idle = [float(item.advantage == 0) for item in items if item.advantage is not None]
     fresh = [item for item in items if item.is_fresh]
     cut = [item.is_finished is False for item in fresh if item.is_finished is not None]
     return StepMetrics(
@@ -46,7 +46,8 @@ def step_metrics(
         replies=len(items),
         lr=lr,
         reward_std=statistics.pstdev(rewards) if len(rewards) > 1 else None,
-        zero_advantage=_mean([float(advantage == 0) for advantage in advantages]),
+        # KTO trains by no advantage, whatever its items carry.
+        zero_advantage=_mean(idle) if sums.rewarded_tokens else None,
         policy_loss=sums.policy_loss if sums.rewarded_tokens else None,
         kl_base=_share(sums.kl_base, sums.anchored_tokens),
         correction_nll=_share(sums.correction_nll, sums.corrected_tokens),

@@ -127,6 +127,16 @@ def test_thumbs_alone_report_their_loss_and_their_distance_to_the_base(
     assert first.policy_loss == pytest.approx(first.loss)
 
 
+def test_ktos_steps_report_nothing_of_expectations_that_they_do_not_use(
+    base: Base, model: PeftModel, config: TrainConfig
+) -> None:
+    settings = dataclasses.replace(config, method="kto")
+    given = [make_sample(base, 1, hint=None, reward=1.0), make_sample(base, 2, hint=None)]
+    _, steps = job(base, model, given, settings)
+    assert {step.reward for step in steps} == {0.0}
+    assert {(step.zero_advantage, step.policy_loss) for step in steps} == {(None, None)}
+
+
 def test_a_step_that_diverges_is_told_before_the_run_ends(
     base: Base, model: PeftModel, config: TrainConfig
 ) -> None:
