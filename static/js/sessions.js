@@ -133,7 +133,7 @@ export function watchSessions({ root, list, find }) {
       showDrawer(false); // it would lie over what the chat now says
       close(root, deleted(versions), restore);
     } else {
-      notify(deleted(versions), { label: gettext("Undo"), act: restore });
+      notify(deleted(versions, item), { label: gettext("Undo"), act: restore });
     }
     refresh(list);
   }
@@ -191,10 +191,10 @@ function close(root, words, restore) {
   undo.focus();
 }
 
-function deleted(versions) {
-  if (!versions.length) return gettext("The chat is deleted.");
+function deleted(versions, item) { // by its name where it is not the open one: there may be several such notices
+  const gone = item ? interpolate(gettext("“%s” is deleted."), [item.querySelector(".title").textContent]) : gettext("The chat is deleted.");
   const names = versions.map((number) => `v${number}`).join(", ");
-  return interpolate(gettext("The chat is deleted. What %s learned from it stays in there: see My agent."), [names]);
+  return names ? `${gone} ${interpolate(gettext("What %s learned from it stays in there: see My agent."), [names])}` : gone;
 }
 
 const address = (id) => `/api/sessions/${encodeURIComponent(id)}`;

@@ -182,6 +182,8 @@ def test_each_of_two_deleted_chats_comes_back(look: Look) -> None:
         expect(row).to_have_count(0)
     undo = page.locator(".notice").get_by_role("button", name="Undo")
     expect(undo).to_have_count(2)
+    for name in names:
+        expect(page.locator(".notice", has_text=f"“{name}” is deleted.")).to_be_visible()
     for left in (1, 0):
         undo.first.press("Enter")
         expect(undo).to_have_count(left)

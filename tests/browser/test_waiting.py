@@ -78,7 +78,7 @@ def test_a_reply_whose_chat_was_deleted_elsewhere_is_asked_for_once(
     chat = elsewhere.locator("#sessions [data-session]", has_text="Is anybody there?").first
     chat.locator("summary").click()
     chat.get_by_role("button", name="Delete").click()
-    expect(elsewhere.get_by_text("The chat is deleted.")).to_be_visible()
+    expect(elsewhere.get_by_text("“Is anybody there?” is deleted.")).to_be_visible()
     for again in (2, 3):
         sockets[-1].close()
         caught(page, sockets, again)
