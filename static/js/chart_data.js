@@ -80,28 +80,28 @@ async function tail() {
     return fresh.rows;
   };
   await load({ after: newestStep() }, take, () => soon(tail)); // one at a time: a step joins once
-  if (asked !== era) missed = !data.isStretch; // dropped: it would join steps that came with all the rest
+  if (asked !== era) soon(tail); // dropped: it would join steps that came with all the rest
   else if (isFull) await reload();
 }
 
 let waiting = null;
-let isAsking = false;
 let last = 0;
-let missed = false;
+let next = null; // tail, or reload, which brings what tail does and the other jobs' points
 
+// Soon, or once the page is seen again; what is asked for while a fetch is on its way may be about a moment after it.
 function soon(fetchIt) {
-  if (document.hidden) { missed = true; return; }
-  if (waiting) return;
+  if (next !== reload) next = fetchIt;
+  if (waiting || document.hidden) return;
   const wait = Math.max(GATHER, last + APART - Date.now());
   waiting = setTimeout(async () => {
-    isAsking = true;
+    const wanted = next;
+    next = null;
     try {
-      await fetchIt();
+      if (!data.isStretch) await wanted();
     } finally {
       last = Date.now();
       waiting = null;
-      isAsking = false;
-      if (missed && !document.hidden) { missed = false; soon(tail); }
+      if (next) soon(next);
     }
   }, wait);
 }
@@ -110,8 +110,7 @@ export function watchPoints() {
   document.addEventListener("changed", ({ detail: { what, id } }) => {
     if (what !== "job" || data.isStretch) return; // a stretch of the past does not move
     const main = id === null || id === root.dataset.job;
-    if (isAsking && main) missed = true; // it may be about what was asked for a moment too early
-    else if (main) soon(tail);
+    if (main) soon(tail);
     else if (data.jobs.some((job) => job.id === id)) soon(reload);
   });
   let isAway = false;
@@ -124,6 +123,6 @@ export function watchPoints() {
     if (isQuiet && isActive() && !document.hidden && !data.isStretch) soon(tail);
   }, POLL);
   document.addEventListener("visibilitychange", () => {
-    if (!document.hidden && missed) { missed = false; soon(tail); }
+    if (!document.hidden && next) soon(next);
   });
 }

@@ -161,6 +161,23 @@ def test_an_answer_that_comes_late_undoes_no_later_choice(page: Page) -> None:
     expect(lines).to_have_count(3)
 
 
+def test_a_compared_jobs_new_points_come_also_after_a_fetch_that_is_on_its_way(
+    page: Page, demo: Demo
+) -> None:
+    page.get_by_text("Compare with other jobs").press("Enter")
+    with page.expect_response(re.compile(r"/series/\?with=1$")) as chosen:
+        page.get_by_label("Job 1, combine").press("Space")
+    other = chosen.value.json()["jobs"][1]["id"]
+    held: list[Route] = []
+    page.route(re.compile(r"/series/\?after="), lambda route: held.append(route))
+    page.evaluate(NUDGE, ["job", demo.places["job_id"]])
+    caught(page, held)
+    page.evaluate(NUDGE, ["job", other])
+    page.wait_for_timeout(300)
+    with page.expect_response(re.compile(r"/series/\?with=1$")):
+        held[0].continue_()
+
+
 def test_what_is_looked_at_in_one_chart_is_so_in_all(page: Page) -> None:
     loss, kl = page.locator("#chart-loss"), page.locator("#chart-kl")
     kl.scroll_into_view_if_needed()
