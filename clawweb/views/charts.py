@@ -83,7 +83,7 @@ def charts_context(request: HttpRequest, job: TrainingJob) -> dict[str, Any]:
         "charts": charts,
         "unmeasured": [chart["title"] for chart in charts if not chart["measured"]],
         "rows": data["rows"],
-        "left_out": max(0, data["points"] - TABLED),
+        "left_out": data["points"] > TABLED,
         "others": _others(user, job, compared),
         "compared_most": COMPARED - 1,
         "series": data,

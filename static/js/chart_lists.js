@@ -98,6 +98,7 @@ export function addRows(rows) {
     }
   }
   while (table.rows.length > TABLED) table.deleteRow(0);
+  document.getElementById("left-out").hidden = data.points <= table.rows.length;
   return fresh;
 }
 

@@ -245,6 +245,25 @@ def test_the_table_has_every_step_whatever_brought_it(page: Page) -> None:
     expect(page.locator("#charts-status")).to_have_text("Step 41 is done.")
 
 
+def test_the_table_says_that_it_is_cut_once_it_is(page: Page) -> None:
+    def many_steps_on(route: Route) -> None:
+        answer = route.fetch()
+        said = answer.json()
+        said["points"] = 210
+        said["rows"] += [[str(step), *said["rows"][-1][1:]] for step in range(41, 211)]
+        route.fulfill(response=answer, json=said)
+
+    page.route(re.compile(r"/series/\?with=1$"), many_steps_on)
+    page.get_by_text("Show as a table").press("Enter")
+    cut = page.get_by_text("Older steps are in the CSV file.")
+    expect(page.locator("#points-table tbody tr")).to_have_count(40)
+    expect(cut).to_be_hidden()
+    page.get_by_text("Compare with other jobs").press("Enter")
+    page.get_by_label("Job 1, combine").press("Space")
+    expect(page.locator("#points-table tbody tr")).to_have_count(200)
+    expect(cut).to_be_visible()
+
+
 # Nobody's ratings: the job has nothing to train on.
 QUEUED = """
 from clawweb.models import TrainingJob, User
