@@ -16,7 +16,15 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from clawweb.engine import base_hash, get_engine
-from clawweb.models import AdapterState, AdapterVersion, JobSample, TrainingSample, User
+from clawweb.models import (
+    AdapterState,
+    AdapterVersion,
+    DropReason,
+    JobSample,
+    SampleState,
+    TrainingSample,
+    User,
+)
 from clawweb.selectors.agent import LikeRate, agent_status, like_rates
 from clawweb.selectors.comparisons import win_rates
 from clawweb.selectors.learning import adapter_json, adapters_of, fits
@@ -26,6 +34,13 @@ from rollouts.errors import RolloutError
 
 STEP, LANE, EDGE = 72, 52, 36  # of the drawing, in its own units; a word has room at its edge
 SHARES = (10, 20, 30, 50)  # percent
+# Why a rating that has trained is not used any more; the other reasons are those of a trainer
+_DROPPED_LATER = (
+    DropReason.REFUSED,
+    DropReason.CONSENT,
+    DropReason.SIDE_TURN,
+    DropReason.STALE,
+)
 # Measures of the gate that are a share of something, and those whose limit is the least
 _ARE_SHARES = ("empty", "cut_off", "repetition", "question", "way")
 _AT_LEAST = ("length", "preference", "question", "way")
@@ -141,9 +156,10 @@ def _learned(user: User) -> dict[int, dict[str, int]]:
 
 def _tried(user: User) -> dict[int, int]:
     """How many ratings each version's job had: those of a refused one are free again, and it was
-    trained on them all the same."""
+    trained on them all the same; not on what the trainer could not use."""
     had = JobSample.objects.filter(job__user=user, job__child__isnull=False, role="new")
-    counts = had.order_by().values("job__child").annotate(ratings=Count("pk"))
+    left_out = Q(sample__state=SampleState.DROPPED) & ~Q(sample__drop_reason__in=_DROPPED_LATER)
+    counts = had.exclude(left_out).order_by().values("job__child").annotate(ratings=Count("pk"))
     return {row["job__child"]: row["ratings"] for row in counts}
 
 

@@ -9,9 +9,17 @@ import pytest
 from django.test import Client
 
 from clawweb.api.openai import _models_of
-from clawweb.models import AdapterState, GateResult, JobState, TrainingJob, TrainingSample, User
+from clawweb.models import (
+    AdapterState,
+    DropReason,
+    GateResult,
+    JobState,
+    TrainingJob,
+    TrainingSample,
+    User,
+)
 from clawweb.selectors.learning import policy_of
-from clawweb.services import feedback, jobs, trials
+from clawweb.services import feedback, finishing, jobs, trials
 from clawweb.views.versions import EDGE, LANE, STEP, drawing
 from rollouts.errors import EngineUnavailable
 from tests.factories import down, make_adapter, make_turn, rated, registered, up
@@ -79,6 +87,18 @@ def test_a_refused_version_says_how_many_ratings_it_was_trained_on(alice, page) 
     jobs.end_job(job, state=JobState.REFUSED, reason="it repeats itself")
     assert "3 ratings" in page().split("Learned from")[1].split("</div>")[0]
     assert "3 ratings" in page(f"/parts/jobs/{job.public_id}/head/")
+
+
+def test_a_refused_version_did_not_learn_from_what_its_trainer_could_not_use(alice, page) -> None:
+    rated(alice, 4)
+    job, _ = registered(alice, accepted=False)
+    unusable, refused_twice, *_ = TrainingSample.objects.order_by("pk")
+    finishing.drop_samples(job, {unusable.pk: DropReason.HINT_NO_EFFECT})
+    TrainingSample.objects.filter(pk=refused_twice.pk).update(refusals=1)
+    jobs.end_job(job, state=JobState.REFUSED, reason="it repeats itself")
+    refused_twice.refresh_from_db()
+    assert refused_twice.drop_reason == DropReason.REFUSED  # by this version, which learned from it
+    assert "3 ratings" in page().split("Learned from")[1].split("</div>")[0]
 
 
 @pytest.mark.parametrize(
