@@ -49,7 +49,7 @@ def train_without(user: User) -> tuple[AdapterVersion | None, TrainingJob | None
     """
     live = live_adapter(user)
     if live is None or live.forgot_at is None:
-        raise ServiceError(_("What answers now has not learned from a chat that you deleted."))
+        raise ServiceError(_("What answers now has not learned from a deleted chat."))
     active = TrainingJob.objects.filter(user=user, state__in=ACTIVE_JOB).first()
     if active is not None:
         raise AlreadyTraining(_("A version is being trained. Wait for it or cancel the job first."))

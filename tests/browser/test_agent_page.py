@@ -45,7 +45,7 @@ def test_a_forgotten_chat_marks_what_learned_from_it_and_comes_back(page: Page) 
     row = card.get_by_role("listitem").filter(has_text="v1, v2, v3").first
     forget = row.get_by_role("button", name="Forget")
     name = (forget.get_attribute("id") or "").removeprefix("forget-")
-    learned = page.get_by_text("This version has learned from a chat that you deleted.")
+    learned = page.get_by_text("This version has learned from a chat that is deleted.")
     expect(learned).to_have_count(0)
     forget.click()
     expect(page.locator("#notices")).to_contain_text("You can undo it for ten minutes.")
@@ -53,7 +53,7 @@ def test_a_forgotten_chat_marks_what_learned_from_it_and_comes_back(page: Page) 
     expect(page.get_by_text("The base model has not:")).to_be_visible()
     expect(page.get_by_role("button", name="Train again without it")).to_be_visible()
     versions = page.request.get("/adapters/").text()
-    assert versions.count("learned from a chat that you deleted") == 3  # v1, and what grew from it
+    assert versions.count("learned from a deleted chat") == 3  # v1, and what grew from it
     page.locator(f"#restore-{name}").click()
     expect(learned).to_have_count(0)
     expect(page.locator(f"#forget-{name}")).to_be_visible()

@@ -325,6 +325,23 @@ def test_a_running_job_comes_first(line: Any, alice: User) -> None:
 # Pages
 
 
+def test_a_chat_that_retention_ended_is_not_said_to_be_deleted_by_its_user(
+    client: Client, line: Any, alice: User
+) -> None:
+    turns, _ = line
+    ChatSession.objects.filter(pk=turns[0].session_id).update(
+        deleted_at=timezone.now() - timedelta(hours=1)
+    )  # as retention does it
+    housekeeping.erase_deleted()
+    client.force_login(alice)
+    said = [client.get(path).content.decode() for path in ("/agent/", "/adapters/")]
+    assert [
+        f"learned from {words}" in text
+        for words, text in zip(("a chat that is deleted", "a deleted chat"), said, strict=True)
+    ] == [True, True]
+    assert not any("you deleted" in text for text in said)
+
+
 def test_the_api_says_who_learned_and_leaves_them_behind(
     client: Client, line: Any, alice: User, bob: User
 ) -> None:
@@ -337,7 +354,7 @@ def test_the_api_says_who_learned_and_leaves_them_behind(
     assert client.get(f"/api/agent/chats/{name}").json() == {"versions": [2, 3]}
     client.delete(f"/api/sessions/{name}")
     assert "Train again without it" in client.get("/agent/").content.decode()
-    assert "learned from a chat that you deleted" in client.get("/adapters/").content.decode()
+    assert "learned from a deleted chat" in client.get("/adapters/").content.decode()
     left = client.post("/api/agent/train-without")
     assert (left.status_code, left.json()["version"]) == (202, 1)
     assert "Train again without it" not in client.get("/agent/").content.decode()
