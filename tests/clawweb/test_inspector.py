@@ -25,6 +25,7 @@ from clawweb.models import (
 from clawweb.selectors import inspector
 from clawweb.selectors.inspector import Filters, sessions_where, stats_of, ticks_of
 from clawweb.services import comparisons, feedback, sessions
+from clawweb.services.imports import Import
 from clawweb.services.saved_views import MOST, save_view
 from tests.factories import down, in_state, make_adapter, make_turn, up
 
@@ -319,6 +320,11 @@ def test_a_session_is_downloaded_as_lines_or_as_one_object(
     assert whole["session"]["id"] == turn.session.public_id
     assert [row["feedback"][0]["value"] for row in whole["turns"]] == [-1]
     assert answer["Content-Disposition"].endswith('.json"')
+    reading, taken = Import(bob), Import(bob)
+    reading.take_all(enumerate(answer.content.splitlines()))
+    taken.take_all(enumerate(line.encode() for line in lines))
+    assert (reading.report.sessions, taken.report.sessions) == (0, 1)
+    assert "(as JSON it is for reading)" in as_alice.get("/data/").content.decode()
     theirs = make_turn(bob).session.public_id
     assert as_alice.get(f"/sessions/{theirs}/download.json").status_code == 404
     assert as_alice.get(f"/parts/sessions/{theirs}/map/").status_code == 404
