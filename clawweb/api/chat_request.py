@@ -11,12 +11,11 @@ from pydantic_core import PydanticCustomError
 
 from clawweb.api.openai_errors import Unacceptable, first_problem
 from clawweb.config import config
-from clawweb.records import Several, storable
+from clawweb.records import CallersName, Several, storable
 from rollouts.types import Message, ReplyShape, SamplingParams
 
 MAX_SESSION_NAME = 128
 MAX_TOOLS = 128
-_PRINTABLE = r"^[^\p{Cc}\p{Cf}\p{Co}]+$"  # as records.is_printable says
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # OpenAI's, for functions and schemas
 
 # OpenAI's fields that mean nothing here. Clients send them; what they ask for costs nobody anything
@@ -172,7 +171,7 @@ class ChatRequest(Part):
     top_k: int | None = Field(None, ge=-1, lt=2**31)
     min_p: float | None = Field(None, ge=0, le=1)
     repetition_penalty: float | None = Field(None, gt=0, le=10)
-    session_id: str | None = Field(None, max_length=MAX_SESSION_NAME, pattern=_PRINTABLE)
+    session_id: CallersName | None = None
     turn_type: Literal["main", "side"] | None = None
     session_done: bool = False
 

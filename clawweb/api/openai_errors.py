@@ -84,8 +84,8 @@ def _out_of_bounds(first: ErrorDetails, path: str) -> Unacceptable:
         )
         return Unacceptable(message, param=path, code="invalid_value")
     words = first["msg"]
-    if first["type"] == "string_pattern_mismatch":  # of a session's name
-        words = "It is empty, or holds a character that is not printable."
+    if path == "session_id":
+        words = "It is empty, too long, or holds a character that is not printable."
     return Unacceptable(f"Invalid value for '{path}': {words}", param=path or None)
 
 

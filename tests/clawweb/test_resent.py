@@ -180,7 +180,9 @@ async def test_a_malformed_idempotency_key_is_refused(key, engine, name):
 @pytest.mark.parametrize("name", ["", "x" * 129, "a\nb", "a\x00b", "a\u200b", "\ue000"])
 async def test_a_sessions_name_is_short_and_printable(key, engine, name):
     answer = await ask(key, session_id=name)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "session_id")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "session_id")
+    assert "too long, or holds a character that is not printable" in error["message"]
     assert await in_db(ChatSession.objects.count) == 0
 
 

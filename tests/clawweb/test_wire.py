@@ -105,7 +105,7 @@ async def streamed(user: Any, **body: Any) -> list[dict[str, Any]]:
         ({"response_format": "json"}, "response_format", "invalid_type", "an object"),
         ({"response_format": {"type": "text", "x": 1e999}}, "response_format", None, "too large"),
         ({"turn_type": "middle"}, "turn_type", "invalid_value", "middle"),
-        ({"session_id": ""}, "session_id", None, "It is empty, or"),
+        ({"session_id": ""}, "session_id", None, "It is empty, too long, or"),
         ({"session_id": "a\nb"}, "session_id", None, "not printable"),
     ],
 )  # fmt: skip
