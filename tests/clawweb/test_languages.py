@@ -82,7 +82,7 @@ def test_nobody_is_said_to_have_started_anothers_job(
     job = jobs.queue_job(user=alice)
     client.force_login(admin)
     words = page(client, f"/jobs/{job.public_id}/", **{"Accept-Language": "de"})
-    assert "<dt>Gestartet durch</dt><dd>Klick</dd>" in words
+    assert "<dt>Gestartet</dt><dd>von Hand</dd>" in words
 
 
 def test_reasons_are_translated_until_an_admin_words_them(client: Client, alice: User) -> None:
