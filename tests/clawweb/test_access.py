@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from clawweb import limits
-from clawweb.models import SCOPES, User
+from clawweb.models import SCOPES, ApiKey, User
 from clawweb.services import accounts
 from tests.clawweb.access_table import (
     ADMIN,
@@ -160,3 +161,15 @@ def test_the_admins_tables_are_the_admins(world: World) -> None:
             if client.get(world.path(route)).status_code == 200:
                 wrong.append((str(user), route))
     assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_a_key_that_has_expired_is_said_to_have_and_is_not_revoked(
+    client: Client, alice: User
+) -> None:
+    client.force_login(alice)
+    key, _ = accounts.make_key(user=alice, name="old", days=1)
+    address = f"/settings/keys/{key.pk}/revoke/"
+    assert address in client.get("/settings/").content.decode()
+    ApiKey.objects.filter(pk=key.pk).update(expires_at=timezone.now())
+    text = client.get("/settings/").content.decode()
+    assert (address in text, "expired" in text) == (False, True)

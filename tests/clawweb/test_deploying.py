@@ -10,12 +10,12 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import InterfaceError, OperationalError
 
-from clawweb import deployment, sentences
+from clawweb import deployment
 from clawweb import engine as rooms
 from clawweb.config import config
 from clawweb.models import AdapterState, AdapterVersion, Consent, JobState, TrainingJob, User
 from clawweb.selectors.agent import refusals
-from clawweb.selectors.learning import job_json, live_adapter, policy_of, receipt
+from clawweb.selectors.learning import live_adapter, policy_of, receipt
 from clawweb.services import jobs, serving, versions
 from clawweb.services.errors import CannotPromote
 from rollouts.engines.scripted import ScriptedEngine
@@ -191,20 +191,6 @@ def test_a_server_that_answers_otherwise_than_it_must_is_given_up(alice, engine,
     assert (job.state, adapter.state) == (JobState.FAILED, AdapterState.REFUSED)
     assert "no log-prob" in job.reason
     assert receipt(turns[0])["state"] == "counted"
-
-
-def test_a_job_says_that_it_waits_for_the_server_only_while_it_does(alice, engine, monkeypatch):
-    job, _ = handed_over(alice)
-    with monkeypatch.context() as away:
-        away.setattr(engine, "load", no_answer)
-        told: list[str] = []
-        away.setattr(versions, "changed", lambda user, what, *ids: told.extend(ids))
-        deployment.deploy(job.public_id)
-        assert told == [job.public_id]  # open pages look again
-    job.refresh_from_db()
-    assert "does not answer" in job_json(job)["waits_for"]
-    again = versions.claim_deploy(job.public_id)
-    assert (again.phase, job_json(again)["waits_for"]) == (sentences.GOING_LIVE, "")
 
 
 def test_a_job_that_waits_for_the_server_can_be_cancelled(alice, engine, monkeypatch):

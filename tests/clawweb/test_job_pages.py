@@ -30,7 +30,7 @@ from clawweb.selectors.learning import adapter_json, adapters_of, job_json, jobs
 from clawweb.services import finishing, health, jobs
 from clawweb.services.errors import NothingToKeep
 from clawweb.training_run import _train_config
-from tests.factories import claimed_job, handed_over, make_adapter, rated
+from tests.factories import claimed_job, make_adapter, rated
 
 pytestmark = pytest.mark.usefixtures("valkey_server", "engine")
 
@@ -290,20 +290,6 @@ def test_a_job_is_stopped_and_kept_only_while_it_trains(
     assert "data-stop" in page  # it can still be thrown away
     jobs.advance(job, state=JobState.GATING)
     assert client.post(f"/api/jobs/{job.public_id}/finish").status_code == 409
-
-
-def test_a_job_that_waits_to_go_live_can_be_thrown_away(client: Client, alice: User) -> None:
-    """A model server that is away for long holds up no other training."""
-    job, _ = handed_over(alice)
-    for path in ("/jobs/", f"/jobs/{job.public_id}/"):
-        text = page_of(client, alice, path)
-        assert f'data-stop="{job.public_id}"' in text
-        assert "data-keeps" not in text  # it has stopped already
-    assert client.post(f"/api/jobs/{job.public_id}/cancel").status_code == 202
-    for path in ("/jobs/", f"/jobs/{job.public_id}/"):
-        text = page_of(client, alice, path)
-        assert f'data-stop="{job.public_id}"' not in text
-        assert "stopping …" in text
 
 
 def test_what_an_early_end_left_out_counts_again(alice: User) -> None:
