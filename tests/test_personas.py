@@ -22,7 +22,8 @@ from bench.personas.stages import Key
 from rollouts.config import EngineConfig
 from rollouts.engines import build_engine
 from tests.realstack import Stack
-from training.base import load_base
+from tests.trainer_base import trainer_base
+from training.base import Base
 
 KEPT = {
     "short": "Boil water, then pour it over the leaves.",
@@ -139,13 +140,17 @@ def test_the_short_form_judges_the_row_that_it_ran(monkeypatch: pytest.MonkeyPat
     assert wanted == [(DEFAULT, "short", 0)]
 
 
+@pytest.fixture
+def base(stack: Stack) -> Base:
+    return trainer_base(stack)
+
+
 @pytest.mark.timeout(300, func_only=True)  # what the short form may take
 @pytest.mark.stack
-def test_eight_ratings_teach_a_wish(stack: Stack, tmp_path: Path) -> None:
+def test_eight_ratings_teach_a_wish(stack: Stack, base: Base, tmp_path: Path) -> None:
     """The bench's short form: real engine, real model; fails when learning breaks."""
     key = stack.config.secret("vllm_key", stack.config.vllm_key)
     engine = build_engine(EngineConfig(url=stack.config.vllm, key=key))
-    base = load_base(stack.config.model_folder, threads=1, kept=stack.config.var / "small-talk")
     lab = Lab(engine, base, tmp_path)
     started = time.monotonic()
     cell = Cell(lab, QUICK, PEOPLE["short"], 0, QUICK_ASKED).run(8, with_gate=False)

@@ -12,10 +12,11 @@ from bench.personas.people import PEOPLE
 from bench.personas.questions import HERE, all_questions
 from rollouts.types import Message
 from tests.realstack import Stack
+from tests.trainer_base import trainer_base
 from tests.training.conftest import make_sample
 from training.adapters import attach, detach
 from training.advantages import Baseline
-from training.base import Base, load_base
+from training.base import Base
 from training.config import TrainConfig
 from training.prepare import prepare
 from training.small_talk import is_small_talk, said_ids
@@ -27,7 +28,7 @@ CONFIG = TrainConfig()  # by the settings that jobs have
 
 @pytest.fixture(scope="module")
 def base(stack: Stack) -> Base:
-    return load_base(stack.config.model_folder, threads=1, kept=stack.config.var / "small-talk")
+    return trainer_base(stack)
 
 
 def idle(

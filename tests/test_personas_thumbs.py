@@ -16,9 +16,10 @@ from bench.personas.people import PEOPLE
 from bench.personas.questions import all_questions
 from rollouts.types import Message, Sample
 from tests.realstack import Stack
+from tests.trainer_base import trainer_base
 from tests.training.conftest import job, make_sample, nothing
 from training.adapters import attach, detach, wearing
-from training.base import Base, load_base
+from training.base import Base
 from training.config import TrainConfig
 from training.drift import Wishes, drift
 from training.forward import replies_logprobs, response_logprobs
@@ -63,7 +64,7 @@ def preference(base: Base, model: PeftModel, samples: Sequence[Sample]) -> float
 
 @pytest.mark.stack
 def test_thumbs_after_hints_part_what_was_liked_and_the_way_back_leaves_it(stack: Stack) -> None:
-    base = load_base(stack.config.model_folder, threads=1, kept=stack.config.var / "small-talk")
+    base = trainer_base(stack)
     samples, neutral = rated(base), neutral_prompts()[:4]
     model, steps, parted = attach(base, CONFIG, None), [], []
 
