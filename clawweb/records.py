@@ -22,6 +22,7 @@ from rollouts.rendering import whole_text
 VERSION = 1
 MAX_LINE = 8 * 1024 * 1024  # bytes; a request of at most 4 MB and its reply fit
 MAX_DEPTH = 32  # of lists and objects in each other
+MAX_SESSION_NAME = 128  # as a client calls a session
 Line = dict[str, Any]
 Shape = TypeVar("Shape", bound=BaseModel)
 Item = TypeVar("Item")
@@ -204,7 +205,9 @@ Message = Annotated[dict[str, Any], AfterValidator(_message)]
 Time = Annotated[datetime, AfterValidator(zoned)]
 Calls = Annotated[Several[dict[str, Any]], AfterValidator(tool_calls)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
-CallersName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_printable)]
+CallersName = Annotated[
+    str, Field(min_length=1, max_length=MAX_SESSION_NAME), AfterValidator(_printable)
+]
 
 
 class Reason(BaseModel):

@@ -14,7 +14,6 @@ from clawweb.config import config
 from clawweb.records import CallersName, Several, storable
 from rollouts.types import Message, ReplyShape, SamplingParams
 
-MAX_SESSION_NAME = 128
 MAX_TOOLS = 128
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # OpenAI's, for functions and schemas
 

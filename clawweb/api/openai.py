@@ -17,7 +17,7 @@ from clawweb import tasks
 from clawweb.acting import bearer
 from clawweb.api.admission import within_limits
 from clawweb.api.auth import lacks
-from clawweb.api.chat_request import MAX_SESSION_NAME, ChatRequest
+from clawweb.api.chat_request import ChatRequest
 from clawweb.api.completions import Answer, detach, failure, stop_all
 from clawweb.api.openai_errors import OUR_FAULT, Unacceptable
 from clawweb.limits import Refused, note_wrong_key
@@ -26,7 +26,7 @@ from clawweb.models import ApiKey, Turn, TurnState, User
 from clawweb.models.ids import is_number
 from clawweb.orm import in_db
 from clawweb.problem import openai_error as error
-from clawweb.records import is_printable
+from clawweb.records import MAX_SESSION_NAME, is_printable
 from clawweb.selectors.learning import adapters_of
 from clawweb.services import requests
 from clawweb.services.accounts import key_for

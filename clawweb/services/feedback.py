@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -148,7 +148,8 @@ def _reasons(
     """The chips with the hints they stand for now, so that a later edit does not rewrite history;
     what was `said` before stays as it was, in use by now or not. What was said `once`, and is not
     in use any more, can be had back."""
-    rows = {row.slug: row for row in FeedbackReason.objects.filter(active=True)}
+    every = {row.slug: row for row in FeedbackReason.objects.all()}
+    rows = {slug: row for slug, row in every.items() if row.active}
     known = {reason["slug"]: reason for reason in once if reason["slug"] not in rows}
     known |= {reason["slug"]: reason for reason in said}
     unknown = [slug for slug in slugs if slug not in rows and slug not in known]
@@ -157,15 +158,16 @@ def _reasons(
             _("There is no reason called %(unknown)s; there are %(known)s.")
             % {"unknown": ", ".join(unknown), "known": ", ".join(rows)}
         )
-    kept = _newest_poles(slugs, {reason["slug"] for reason in said})
+    kept = _newest_poles(slugs, {reason["slug"] for reason in said}, every)
     return [known.get(slug) or {"slug": slug, "hint": rows[slug].hint} for slug in kept]
 
 
-def _newest_poles(slugs: Sequence[str], before: Collection[str]) -> list[str]:
+def _newest_poles(
+    slugs: Sequence[str], before: Collection[str], reasons: Mapping[str, FeedbackReason]
+) -> list[str]:
     """Without those that another one contradicts: who ticks "too short" has changed their mind
     about "too long". What was said `before` is the older one, then what comes first."""
-    axes = FeedbackReason.objects.filter(slug__in=slugs).exclude(axis="")
-    lies = {row.slug: (row.axis, row.pole) for row in axes}
+    lies = {slug: (row.axis, row.pole) for slug, row in reasons.items() if row.axis}
     in_turn = sorted(slugs, key=lambda slug: slug not in before)
     wanted = dict(lies[slug] for slug in in_turn if slug in lies)
     return [
