@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.personas.people import PEOPLE
+from bench.personas.newcomers import EVERYONE
 from bench.personas.recipes import RECIPES
 from bench.personas.rows import Cells, is_judged_bare
 from training.heard import names_kind
@@ -64,7 +64,7 @@ def taught_unheard(row: Row) -> bool:
     recipe = RECIPES[row["recipe"]]
     config = recipe.config
     is_asked = recipe.learns == "train" and config.distils and config.hint_heard_min > 0
-    wishes = PEOPLE[row["person"]].wishes if is_asked and recipe.words else ()
+    wishes = EVERYONE[row["person"]].wishes if is_asked and recipe.words else ()
     return trainer_of(row) < 5 and any(names_kind(wish.hint) for wish in wishes)
 
 
@@ -73,7 +73,7 @@ def was_told_all(row: Row) -> bool:
     sixth trainer under what was said again."""
     recipe = RECIPES[row["recipe"]]
     collects = recipe.learns == "train" and recipe.config.reanswer_hints == "collected"
-    return collects and trainer_of(row) < 6 and len(PEOPLE[row["person"]].wishes) > 1
+    return collects and trainer_of(row) < 6 and len(EVERYONE[row["person"]].wishes) > 1
 
 
 def stepped_shorter(row: Row) -> bool:

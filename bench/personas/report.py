@@ -11,9 +11,9 @@ from pathlib import Path
 from bench.personas.aims import aims
 from bench.personas.curves import curves, write_png
 from bench.personas.legend import introduction, legend
+from bench.personas.newcomers import EVERYONE
 from bench.personas.older import seeds_of
 from bench.personas.pairs import beside
-from bench.personas.people import PEOPLE
 from bench.personas.questions import HELD_OUT
 from bench.personas.recipes import AS_SERVED, SERVED, THUMBS_SERVED, VARIATIONS
 from bench.personas.rows import (
@@ -95,7 +95,7 @@ def by_person(cells: Cells, turns: Sequence[int]) -> list[str]:
 def who(cells: Cells) -> list[str]:
     """What each person says of a reply that breaks their wish, and by what code sees that it does:
     a little less than the letter of some."""
-    rows = [[name, PEOPLE[name].hint, PEOPLE[name].rule] for name in people_of(cells)]
+    rows = [[name, EVERYONE[name].hint, EVERYONE[name].rule] for name in people_of(cells)]
     said = "The people, what they tell the agent, and what code checks of a reply."
     return [said, "", *grid(["person", "wish", "what passes"], rows)]
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.personas.people import ASKS, PEOPLE
+from bench.personas.newcomers import EVERYONE
+from bench.personas.people import ASKS
 from bench.personas.questions import HELD_OUT
 from bench.personas.recipes import RECIPES
 from training.config import TrainConfig
@@ -53,7 +54,7 @@ def _place(row: dict[str, Any]) -> tuple[bool, int]:
 def is_judged_bare(row: dict[str, Any]) -> bool:
     """Whether its person was content with a question where an answer was to end with one, as until
     the second rules: their own question, given back, kept the wish."""
-    return row.get("rules", 1) < 2 and ASKS in PEOPLE[row["person"]].wishes
+    return row.get("rules", 1) < 2 and ASKS in EVERYONE[row["person"]].wishes
 
 
 def _is_same(shorter: dict[str, Any], longer: dict[str, Any]) -> bool:
@@ -107,7 +108,7 @@ def shared(cell: dict[str, Any], turns: int, count: int = HELD_OUT) -> list[int]
     """What passed then of the first `count` held-out questions, of two kinds of request of the
     first of each: every row was asked `HELD_OUT`. [] where none were asked then."""
     passed: list[int] = cell["evals"].get(str(turns), {"passed": []})["passed"]
-    if not PEOPLE[cell["person"]].recipes:
+    if not EVERYONE[cell["person"]].recipes:
         return passed[:count]
     kinds = passed[: len(passed) // 2], passed[len(passed) // 2 :]
     return [each for kind in kinds for each in kind[: count // 2]]

@@ -37,8 +37,8 @@ from bench.numbers import whole
 from bench.personas.cell import EVALS, Cell
 from bench.personas.chats import OneChat
 from bench.personas.lab import Lab
+from bench.personas.newcomers import EVERYONE
 from bench.personas.older import EARLIER
-from bench.personas.people import PEOPLE
 from bench.personas.questions import HELD_OUT, HERE
 from bench.personas.recipes import QUICK, RECIPES, made_with
 from bench.personas.report import write_report
@@ -115,7 +115,7 @@ def is_present(row: dict[str, Any]) -> bool:
 
 def is_liked_beside(row: dict[str, Any]) -> bool:
     """Whether somebody with several wishes, taught by "combine", liked a reply as it was."""
-    has_several = len(PEOPLE[row["person"]].wishes) > 1
+    has_several = len(EVERYONE[row["person"]].wishes) > 1
     learned = row["made_with"]["config"].get("method") == "combine"
     return has_several and learned and any(update["liked"] for update in row["updates"])
 
@@ -210,7 +210,7 @@ def run_cells(wanted: Sequence[Key], args: argparse.Namespace, found: Cells) -> 
         for recipe, person, seed in wanted:
             chosen = QUICK if args.quick else RECIPES[recipe]
             kind = OneChat if chosen.one_chat else Cell
-            one = kind(lab, chosen, PEOPLE[person], seed, args.held_out, args.asked_at)
+            one = kind(lab, chosen, EVERYONE[person], seed, args.held_out, args.asked_at)
             cell = one.run(args.turns or TURNS, with_gate=not args.quick)
             write_row(cell, args.out)
             ran.append(cell)
@@ -246,7 +246,7 @@ def arguments() -> argparse.Namespace:
         "--stage", type=int, default=1, choices=(1, 2), help="without the next three"
     )
     parser.add_argument("--recipes", nargs="+", choices=RECIPES)
-    parser.add_argument("--people", nargs="+", choices=PEOPLE)
+    parser.add_argument("--people", nargs="+", choices=EVERYONE)
     parser.add_argument("--seeds", nargs="+", type=whole(0))
     parser.add_argument("--turns", type=whole(1), help=f"rated turns, else {TURNS}")
     parser.add_argument(
